@@ -1,0 +1,31 @@
+# Language level, warnings, sanitizers, ccache and linker, for every target of ours.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+
+find_program(MESH_CCACHE ccache)
+if(MESH_CCACHE)
+  # Build folders of one checkout share their objects: hash_dir off; the sloppiness lets precompiled headers hit.
+  set(mesh_launcher "${CMAKE_COMMAND}" -E env CCACHE_NOHASHDIR=1 CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}
+      CCACHE_SLOPPINESS=pch_defines,time_macros "${MESH_CCACHE}")
+  set(CMAKE_C_COMPILER_LAUNCHER ${mesh_launcher})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${mesh_launcher})
+endif()
+find_program(MESH_MOLD mold)
+if(MESH_MOLD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_link_options(-fuse-ld=mold)
+endif()
+
+add_library(mesh_options INTERFACE)
+target_compile_options(mesh_options INTERFACE -Wall -Wextra -Wpedantic $<$<BOOL:${MESH_WERROR}>:-Werror>)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(mesh_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
+endif()
+target_include_directories(mesh_options INTERFACE "${CMAKE_SOURCE_DIR}" "${CMAKE_BINARY_DIR}/generated")
+if(MESH_SANITIZE)
+  add_compile_options(-fsanitize=${MESH_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${MESH_SANITIZE})
+endif()

@@ -1,0 +1,18 @@
+# One static library per room, named mesh_<room>; its tests are one program, <room>_test, made of the *_test.cc beside the code.
+function(mesh_room name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  add_library(mesh_${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(mesh_${name} PUBLIC mesh_options ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+endfunction()
+
+function(mesh_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LABELS" ${ARGN})
+  if(NOT MESH_TESTS)
+    return()
+  endif()
+  add_executable(${name}_test ${ARG_SOURCES})
+  target_link_libraries(${name}_test PRIVATE mesh_options ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${name}_test PRIVATE MESH_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  add_test(NAME ${name} COMMAND ${name}_test)
+  set_tests_properties(${name} PROPERTIES LABELS "unit;${ARG_LABELS}")
+endfunction()
