@@ -1,0 +1,190 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/status.h"
+#include "node/engine/models/model_profile.h"
+
+namespace mesh {
+class ModelFiles;  // common/hub
+}
+
+/// The engine's public face, free of torch. docs/engine-contract.md says what holds between its parts.
+namespace mesh::engine {
+
+enum class Device : std::uint8_t { kAuto, kCpu, kCuda };
+/// On a CPU arithmetic is float32 in both; kBfloat16 keeps matrices and KV in bfloat16 (kFloat32: KV in float32,
+/// and matrices in float32 unless they are bfloat16 on disk). kAuto: kBfloat16.
+enum class ComputeType : std::uint8_t { kAuto, kBfloat16, kFloat32 };
+
+StatusOr<Device> parse_device(std::string_view name);             ///< auto, cpu, cuda
+StatusOr<ComputeType> parse_compute_type(std::string_view name);  ///< auto, bfloat16, float32
+
+struct EngineOptions {
+  Device device = Device::kAuto;
+  ComputeType compute = ComputeType::kAuto;
+  unsigned threads = 0;            ///< CPU threads of one step, 0: one per core
+  std::uint64_t memory_bytes = 0;  ///< budget for weights, KV blocks and working space; 0: free memory less 1 GiB
+  std::string cuda_library;        ///< libmeshnet_cuda.so; empty: beside the program
+};
+
+/// Layers [begin, end) with or without the embedding and the head. [0, 0) with embedding embeds only.
+struct ShardSpec {
+  LayerRange range;
+  bool embedding = false;
+  bool head = false;
+
+  friend bool operator==(const ShardSpec&, const ShardSpec&) = default;
+};
+/// The usual shard of a range: embedding when it begins the model, head when it ends it.
+ShardSpec shard_of(const ModelProfile& profile, const LayerRange& range);
+std::string to_string(const ShardSpec& spec);
+
+/// A loaded shard; immutable. It may be destroyed by any thread, and a running step keeps it alive.
+class Shard {
+ public:
+  virtual ~Shard() = default;
+  virtual const ModelProfile& profile() const = 0;
+  virtual const ShardSpec& spec() const = 0;
+  virtual const ModelIdentity& identity() const = 0;
+  virtual std::uint64_t bytes() const = 0;  ///< memory of its weights, parts shared with other shards included
+};
+
+struct LoadProgress {
+  std::uint64_t bytes_done = 0;
+  std::uint64_t bytes_total = 0;
+};
+/// Called on the loading thread after each tensor; false cancels the load (StatusCode::kCancelled).
+using ProgressCallback = std::function<bool(const LoadProgress&)>;
+
+struct ShardNeeds {
+  std::uint64_t weight_bytes = 0;   ///< new bytes: parts that the engine already holds are not counted
+  std::uint64_t loading_bytes = 0;  ///< largest tensor, needed beside them while loading
+  std::uint64_t total() const { return weight_bytes + loading_bytes; }
+};
+
+/// A cache of one session at one place of its route: KV of the layers of one range.
+using CacheId = Ordinal<struct CacheTag>;
+
+struct SamplingParams {
+  float temperature = 0;     ///< 0: greedy
+  std::uint32_t top_k = 0;   ///< 0: all
+  float top_p = 1;           ///< (0, 1]
+  std::uint64_t seed = 0;
+  std::uint32_t choice = 0;  ///< which of several answers to one prompt
+};
+
+/// Visibility given by the caller instead of the causal rule.
+struct AttentionMask {
+  /// [rows, start + rows], row-major, added to the scaled scores; −inf hides. A row must see at least one key.
+  std::vector<float> additive;
+};
+
+enum class Want : std::uint8_t {
+  kNothing,  ///< fill the cache only
+  kHidden,   ///< hidden states after the last layer of the range, before the final norm
+  kTokens,   ///< sampled tokens; the range must end the model and the shard have the head
+};
+enum class HiddenType : std::uint8_t { kBfloat16, kFloat32 };
+
+/// Consecutive rows of one session. Input is either `ids` or `hidden`.
+struct Segment {
+  CacheId cache;
+  Position start = 0;         ///< tokens in the cache before it; above the cursor is an error, below trims first
+  std::uint32_t rows = 0;     ///< ≥ 1
+  std::vector<TokenId> ids;   ///< [rows]; the shard must have the embedding and the range begin at 0
+  std::string hidden;         ///< [rows, H] of hidden_type, little-endian
+  HiddenType hidden_type = HiddenType::kBfloat16;
+  std::vector<Position> rotary_positions;  ///< [rows]; empty: start, start + 1, …
+  std::optional<AttentionMask> mask;       ///< empty: causal
+  Want want = Want::kHidden;
+  HiddenType out_type = HiddenType::kBfloat16;
+  std::vector<std::uint32_t> sample_rows;  ///< kTokens: rows whose next token is sampled; empty: the last row
+  SamplingParams sampling;
+  std::uint32_t top = 0;     ///< kTokens: how many best ids to report beside the sampled one, ≤ 64
+  bool want_logits = false;  ///< kTokens: also the whole logits (tests, debugging)
+};
+
+struct RankedToken {
+  TokenId id = 0;
+  float logprob = 0;
+};
+
+struct SampledToken {
+  TokenId id = 0;
+  float logprob = 0;             ///< log-softmax of the plain logits (no temperature, no top_k or top_p)
+  std::vector<RankedToken> top;  ///< best first
+};
+
+/// What one segment gave. An error concerns that segment alone; its cache is then back at `start`.
+struct SegmentResult {
+  Status status;
+  std::string hidden;                ///< [rows, H] of out_type
+  std::vector<SampledToken> tokens;  ///< one per sampled row
+  std::vector<float> logits;         ///< [sampled rows, V] when asked for
+};
+
+struct CacheState {
+  LayerRange range;
+  Position next = 0;  ///< the cursor: tokens in the cache
+  Position max_positions = 0;
+  std::uint64_t blocks = 0;  ///< blocks of 128 tokens × layers that it reserves
+  std::uint64_t bytes = 0;
+};
+
+struct MemoryUse {
+  std::uint64_t budget_bytes = 0;
+  std::uint64_t weight_bytes = 0;
+  std::uint64_t cache_bytes = 0;
+  std::uint64_t cache_blocks = 0;
+  std::uint64_t caches = 0;
+  std::uint64_t working_bytes = 0;  ///< set aside for activations
+  std::uint64_t free_bytes() const;
+};
+
+/// Runs shards. Every method may be called from any thread; steps run one at a time, and a load never waits for
+/// one or holds one up. The engine must outlive its shards' loads and steps.
+class Engine {
+ public:
+  /// Errors: kFailedPrecondition when kCuda is asked for and no GPU can be used; the message says what was found,
+  /// what is needed and how to get it. With kAuto that text is in device_note() and the CPU is used.
+  static StatusOr<std::unique_ptr<Engine>> create(const EngineOptions& options);
+  virtual ~Engine() = default;
+
+  virtual Device device() const = 0;  ///< kCpu or kCuda
+  virtual ComputeType compute() const = 0;
+  virtual const std::string& device_note() const = 0;
+
+  /// Bytes of a shard before it is loaded. kResourceExhausted when it does not fit, with needed and free bytes.
+  virtual StatusOr<ShardNeeds> shard_needs(const ModelFiles& files, const ShardSpec& spec) const = 0;
+  /// Loads on the calling thread. Parts that the engine holds under the same `identity` are shared, not read.
+  /// Errors name the tensors that are missing, left over or of a wrong shape.
+  virtual StatusOr<std::shared_ptr<const Shard>> load(const ModelFiles& files, const ModelIdentity& identity,
+                                                      const ShardSpec& spec, const ProgressCallback& progress) = 0;
+
+  /// Reserves the KV blocks of `max_positions` tokens. kResourceExhausted with needed and free bytes.
+  virtual StatusOr<CacheId> open_cache(const std::shared_ptr<const Shard>& shard, const LayerRange& range,
+                                       Position max_positions) = 0;
+  /// Forgets the tokens from `position` on. An error when position lies above the cursor.
+  virtual Status trim(CacheId cache, Position position) = 0;
+  /// Gives the blocks back (after the step that uses them, if one runs). Unknown ids are ignored.
+  virtual void close_cache(CacheId cache) = 0;
+  virtual StatusOr<CacheState> cache_state(CacheId cache) const = 0;
+  virtual MemoryUse memory() const = 0;
+
+  /// One forward of `range`, which the shard must hold, over all segments' rows. Each cache must have been opened
+  /// for this range of this model, and occurs at most once per step. Results are in the segments' order; a Status
+  /// means that no segment ran.
+  virtual StatusOr<std::vector<SegmentResult>> step(const std::shared_ptr<const Shard>& shard,
+                                                    const LayerRange& range, std::span<const Segment> segments) = 0;
+};
+
+}  // namespace mesh::engine
