@@ -1,0 +1,1 @@
+pub fn version() -> u32 { 1 }
