@@ -1,12 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include <boost/json/fwd.hpp>
 
 #include "common/base/ids.h"
 #include "common/base/status.h"
@@ -41,7 +38,6 @@ struct ModelProfile {
   PartSize head;           ///< final norm and lm_head; counts a matrix of its own when tied, too
   bool tied_head = false;  ///< lm_head is the embedding matrix; a shard with both holds it once
   std::vector<std::uint32_t> split_points;  ///< layer borders where the model may be cut, ascending, 0 and N among them
-  std::vector<TokenId> eos_ids;             ///< generation_config over config
   /// Data type that config.json states for the weights on disk ("bfloat16", "float16", "float32"), or empty.
   std::string stated_dtype;
 
@@ -54,11 +50,10 @@ struct ModelProfile {
   std::uint64_t kv_bytes_per_token(const LayerRange& range, WeightFormat format) const;
 };
 
-/// Reads a model's config.json and, when there is one, its generation_config.json. Errors: an unknown model_type
-/// (the message lists the supported ones), a field that is missing or has a wrong type, a field that changes the
-/// mathematics in a way that the family does not know.
-StatusOr<ModelProfile> read_model_profile(const boost::json::object& config,
-                                          const boost::json::object* generation_config);
+/// Reads the contents of config.json. Errors: broken JSON, an unknown model_type (the message lists the supported
+/// ones), a field that is missing or of a wrong type, a field that changes the mathematics in a way that the family
+/// does not know. Ids that end a text are in common/text's GenerationDefaults.
+StatusOr<ModelProfile> read_model_profile(std::string_view config_json);
 
 /// The model_type values that can be loaded, in alphabetical order.
 std::vector<std::string_view> supported_model_types();
