@@ -1,0 +1,57 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/hub/model_files.h"
+#include "common/safetensors/mapped_file.h"
+
+namespace mesh::hub {
+
+/// A model's tensors by name, over one or many SafeTensors files. Headers of shards are read (and fetched)
+/// when the first tensor of the shard is asked for. Spans stay valid as long as the Checkpoint lives.
+/// Thread-safe.
+class Checkpoint {
+ public:
+  /// Reads the shard index, or the header of the only weights file.
+  static StatusOr<std::shared_ptr<Checkpoint>> open(std::shared_ptr<ModelFiles> files);
+
+  ModelFiles& files() const { return *files_; }
+  /// Every tensor's name → its file.
+  const std::map<std::string, std::string, std::less<>>& tensor_files() const { return tensor_files_; }
+  bool has(std::string_view tensor) const { return tensor_files_.find(tensor) != tensor_files_.end(); }
+
+  /// dtype, shape, bytes. kNotFound names the tensor and the model.
+  StatusOr<safetensors::TensorInfo> info(std::string_view tensor);
+  /// Fetches what is missing of all these tensors, with one progress over all of them.
+  Status ensure(const std::vector<std::string>& tensors, const ProgressFn& progress = {});
+  /// The tensor's bytes, mapped read-only; ensured first if need be.
+  StatusOr<std::string_view> tensor(std::string_view tensor);
+  /// Bytes [begin, begin + length) of the tensor: rows for a rank, an embedding's row.
+  StatusOr<std::string_view> slice(std::string_view tensor, std::uint64_t begin, std::uint64_t length);
+  /// Drops the resident pages of a span that tensor() or slice() gave; the span stays valid.
+  void release(std::string_view span);
+  /// Bytes of all mappings resident in this process.
+  StatusOr<std::uint64_t> resident_bytes();
+
+ private:
+  struct Shard {
+    safetensors::Header header;
+    std::shared_ptr<safetensors::MappedFile> file;
+  };
+  explicit Checkpoint(std::shared_ptr<ModelFiles> files) : files_(std::move(files)) {}
+  StatusOr<std::shared_ptr<safetensors::MappedFile>> mapped(const std::string& file);
+  StatusOr<const safetensors::Header*> header(const std::string& file);
+
+  const std::shared_ptr<ModelFiles> files_;
+  std::map<std::string, std::string, std::less<>> tensor_files_;
+  std::mutex mutex_;
+  std::map<std::string, Shard, std::less<>> shards_;
+  std::vector<std::shared_ptr<safetensors::MappedFile>> retired_;  // keep old spans valid
+};
+
+}  // namespace mesh::hub

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/hub/progress.h"
+
+namespace mesh::hub {
+
+/// Bytes [offset, offset + length) of a file.
+struct ByteRange {
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+
+  friend bool operator==(const ByteRange&, const ByteRange&) = default;
+};
+
+/// The files of one model at one commit: weights, config, tokenizer, template; flat names (file_names.h).
+/// Thread-safe.
+class ModelFiles {
+ public:
+  virtual ~ModelFiles() = default;
+
+  /// For messages: the folder, the HF id with its commit, or the model's name at the tracker.
+  virtual std::string describe() const = 0;
+  /// Name → size in bytes.
+  virtual const std::map<std::string, std::uint64_t, std::less<>>& files() const = 0;
+
+  /// Makes the bytes readable under path(name): nothing to do for a local file, a fetch for a remote one.
+  /// Ranges may overlap and are clipped to nothing beyond the file. kNotFound, kOutOfRange,
+  /// kResourceExhausted (disk), kDataLoss (wrong hash), or the source's error; what was fetched stays.
+  virtual Status ensure(std::string_view name, const std::vector<ByteRange>& ranges,
+                        const ProgressFn& progress = {}) = 0;
+  /// Where the file lies with its own offsets. Only ensured bytes may be read. It may change between calls (a
+  /// local copy proved wrong), so ask after each ensure().
+  virtual StatusOr<std::filesystem::path> path(std::string_view name) = 0;
+
+  bool has(std::string_view name) const { return files().find(name) != files().end(); }
+  /// ensure() and read bytes. For serving and for headers.
+  StatusOr<std::string> read(std::string_view name, ByteRange range);
+  /// The whole of a small file; kNotFound, or kInvalidArgument when it is over its limit (size_limit()).
+  StatusOr<std::string> read_small(std::string_view name);
+};
+
+/// Largest size at which a file is read whole: config.json 1 MiB, tokenizer.json 128 MiB, index 128 MiB, …
+std::uint64_t size_limit(std::string_view name);
+
+}  // namespace mesh::hub

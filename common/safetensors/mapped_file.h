@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "common/base/status.h"
+#include "common/safetensors/header.h"
+
+namespace mesh::safetensors {
+
+/// A SafeTensors file whose tensors are mapped one by one: address space is reserved for the whole file, but
+/// only the pages of tensors asked for can be touched, so that neither read-ahead nor fault-around brings in
+/// a neighbour. Spans stay valid as long as the object lives. All methods may be called from several threads.
+class MappedFile {
+ public:
+  /// Reads and checks the header; maps no tensor yet. kNotFound, kInvalidArgument.
+  static StatusOr<std::shared_ptr<MappedFile>> open(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  const Header& header() const { return header_; }
+  /// kNotFound with the file's name.
+  StatusOr<const TensorInfo*> info(std::string_view name) const;
+
+  /// Maps the tensor (or bytes [begin, begin + length) of it) read-only and starts reading it from disk.
+  /// kFailedPrecondition if the file shrank since open().
+  StatusOr<std::string_view> map(const TensorInfo& tensor);
+  StatusOr<std::string_view> map(const TensorInfo& tensor, std::uint64_t begin, std::uint64_t length);
+
+  /// Drops the resident pages that hold the bytes (whole pages, so neighbours' edges too). A span stays
+  /// valid: reading it again reads the file again.
+  void release(const TensorInfo& tensor);
+  void release(std::string_view span);
+
+  /// Bytes of the mapping that are resident in this process, from /proc/self/smaps.
+  StatusOr<std::uint64_t> resident_bytes() const;
+
+ private:
+  MappedFile(std::filesystem::path path, int fd, Header header, std::uint64_t size);
+
+  const std::filesystem::path path_;
+  const int fd_;
+  const Header header_;
+  const std::uint64_t size_;
+  char* base_ = nullptr;
+  std::mutex mutex_;  // one change of the mapping at a time
+};
+
+}  // namespace mesh::safetensors
