@@ -84,8 +84,8 @@ class Registry {
   Coverage coverage(const ModelIdentity& model, std::uint32_t layer_count) const;
   /// Highest epoch that any node has ever named.
   Epoch highest_epoch() const { return highest_epoch_; }
-  /// True while more than a third fell silent within one lease and fewer than half of them all are alive: no
-  /// new directives then. An operator ends it by trust_again().
+  /// True from when more than a third fell silent within one lease until half of those are back (or as many
+  /// others came): no new directives then. An operator ends it by trust_again().
   bool suspects_itself() const { return suspect_; }
   void trust_again() { suspect_ = false; }
 
@@ -105,7 +105,7 @@ class Registry {
   std::uint64_t next_reply_ = 1;
   Epoch highest_epoch_;
   bool suspect_ = false;
-  std::size_t suspect_base_ = 0;  ///< alive nodes before the silence
+  std::size_t trusted_from_ = 0;  ///< alive nodes that end the suspicion: half of the silent ones are back
 };
 
 }  // namespace mesh::tracker
