@@ -1,0 +1,150 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/wire/segment.h"
+#include "node/pipeline/step.h"
+
+namespace mesh::pipeline {
+
+struct HopOptions {
+  std::uint64_t cache_bytes = std::uint64_t{1} << 30;      ///< for the caches of all sessions
+  std::uint64_t inbound_bytes = std::uint64_t{256} << 20;  ///< for the windows of all sessions
+  std::uint64_t kept_bytes = std::uint64_t{512} << 20;     ///< for kept outputs of all sessions
+  std::uint32_t cache_block = 128;                         ///< tokens
+  std::size_t max_sessions = 4096;
+  wire::Window window{.segments = 16, .bytes = 0};  ///< bytes 0: 1,024 rows of hidden states
+  std::uint32_t decode_rows = 64;                   ///< most rows of a decode step
+  std::uint32_t prefill_rows = 128;                 ///< a larger segment makes a step alone
+  std::uint32_t replay_rows = 128;                  ///< rows of a resent segment
+  std::size_t frames_in_flight = 2;                 ///< per next hop and lane
+  std::size_t max_frame_segments = 64;
+  std::uint64_t max_frame_bytes = std::uint64_t{4} << 20;  ///< raw; one segment may exceed it alone
+  Duration token_repeat = std::chrono::milliseconds(500);
+  Duration retry_first = std::chrono::milliseconds(20);  ///< doubles up to retry_last
+  Duration retry_last = std::chrono::seconds(1);
+  Duration neighbour_patience = std::chrono::seconds(1);  ///< of failures before the head is told
+  Duration tombstone = std::chrono::seconds(60);
+};
+
+/// One thing to POST. `id` comes back in the matching …_answered or …_failed. Nothing is dropped on a
+/// failure: what is still wanted becomes due again after a back-off.
+struct OutSegment {
+  wire::Segment segment;  ///< deadline_ms is already counted down
+  SessionSecret secret;   ///< keys its MAC
+};
+struct OutFrame {  ///< POST /mesh/v1/frames at to.url
+  std::uint64_t id = 0;
+  NodeId node;
+  std::string url;
+  wire::Lane lane = wire::Lane::kDecode;
+  std::vector<OutSegment> segments;
+};
+struct OutAsk {  ///< POST /mesh/v1/cursors at url: a blocked sender asks for credit
+  std::uint64_t id = 0;
+  NodeId node;
+  std::string url;
+  wire::CursorsRequest request;
+};
+struct OutToken {
+  wire::TokenMessage message;
+  SessionSecret secret;
+};
+struct OutTokens {  ///< POST /mesh/v1/tokens at head_url
+  std::uint64_t id = 0;
+  std::string head_url;
+  std::vector<OutToken> tokens;
+};
+struct OutReport {  ///< POST /mesh/v1/report at head_url
+  std::uint64_t id = 0;
+  std::string head_url;
+  wire::Report report;
+};
+
+struct HopStats {
+  std::size_t sessions = 0;
+  std::size_t steps_running = 0;
+  std::uint64_t cache_bytes = 0;    ///< reserved
+  std::uint64_t inbound_bytes = 0;  ///< reserved
+  std::uint64_t kept_bytes = 0;     ///< in use
+  std::uint64_t segments_waiting = 0;
+  std::uint64_t duplicates = 0, refused = 0, trims = 0, resent_rows = 0;  ///< since the start
+};
+
+/// What the check of a frame's MAC needs; by value, so that HTTP threads may hold a copy.
+struct SessionKeys {
+  Generation generation;
+  SessionSecret secret;
+};
+
+/// The state machine of every session that this node is a hop or the tail of, and the scheduler of its steps.
+/// Sans-IO: events go in by methods, effects are taken out by next_…(), each until it gives nothing; then the
+/// caller sleeps until an event or next_wakeup(). One thread. The rules are proto-docs/session.md; the
+/// invariants:
+///  - a session has at most one step running, so a cache's owner is never in doubt;
+///  - segments of one generation enter steps in the order of seq, each exactly once;
+///  - a step's results belong to the cache they were computed for, whatever generation came meanwhile.
+class HopTable {
+ public:
+  explicit HopTable(HopOptions options);
+  ~HopTable();
+  HopTable(const HopTable&) = delete;
+  HopTable& operator=(const HopTable&) = delete;
+
+  /// `shard` is what the node holds ready for request.range of request.identity, or none (then
+  /// kShardNotHeld).
+  wire::OpenReply open(const wire::OpenRequest& request, const std::optional<ShardView>& shard,
+                       TimePoint now);
+  void close(const wire::CloseRequest& request, TimePoint now);
+  wire::CursorsReply cursors(const wire::CursorsRequest& request) const;
+  wire::RenewReply renew(const wire::RenewRequest& request, TimePoint now);
+  /// While draining, openings of sessions that are not here yet are refused.
+  void set_draining(bool draining);
+
+  /// For the MAC check before accept(); none when the session is not open here.
+  std::optional<SessionKeys> keys(const wire::HopKey& hop) const;
+  /// Takes a segment whose MAC was checked (one of another generation than keys() gives needs no check: it is
+  /// refused) and whose payload is decoded. At hop 0 the head calls it directly.
+  wire::SegmentAnswer accept(wire::Segment segment, TimePoint now);
+
+  /// The next forward, when one is ready: the oldest waiting segment and all that may share its step. Decode
+  /// and prefill alternate while both wait. The caller may run several steps at once, in the order given.
+  std::optional<StepWork> next_step(TimePoint now);
+  void step_done(StepOutput output, TimePoint now);
+
+  std::optional<OutFrame> next_frame(TimePoint now);
+  void frame_answered(std::uint64_t id, const std::vector<wire::SegmentAnswer>& answers, TimePoint now);
+  void frame_failed(std::uint64_t id, const Status& status, TimePoint now);
+
+  std::optional<OutAsk> next_ask(TimePoint now);
+  void ask_answered(std::uint64_t id, const wire::CursorsReply& reply, TimePoint now);
+  void ask_failed(std::uint64_t id, TimePoint now);
+
+  std::optional<OutTokens> next_tokens(TimePoint now);
+  void tokens_answered(std::uint64_t id, const std::vector<wire::TokenAnswer>& answers, TimePoint now);
+  void tokens_failed(std::uint64_t id, TimePoint now);
+
+  std::optional<OutReport> next_report(TimePoint now);
+  void report_answered(std::uint64_t id);
+  void report_failed(std::uint64_t id, TimePoint now);
+
+  /// Ends leases and tombstones. Call it at next_wakeup() and about every second.
+  void tick(TimePoint now);
+  /// When a retry, a repeat, an ask or a lease falls due; none when nothing waits for time.
+  std::optional<TimePoint> next_wakeup() const;
+  /// Caches that the engine must free now; their sessions are gone or begin anew with another id.
+  std::vector<CacheId> take_freed();
+  HopStats stats() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace mesh::pipeline
