@@ -10,8 +10,8 @@
 
 namespace mesh {
 
-/// Lets a node join and pins the tracker's key. Text: mesh1.<64 hex digits: secret>.<64 hex digits: SHA-256 of the
-/// tracker's public key>.
+/// Lets a node join and pins the tracker's key. Text: mesh1.<64 hex digits: secret>.<64 hex digits: SHA-256
+/// of the tracker's public key>.
 class JoinKey {
  public:
   static JoinKey make(const PublicKey& tracker);

@@ -33,7 +33,8 @@ class KeyPair {
   KeyPair(const KeyPair&) = default;
   KeyPair& operator=(const KeyPair&) = default;
 
-  /// Writes a file that only its owner can read (mode 0600), at once or not at all; kAlreadyExists never overwrites.
+  /// Writes a file that only its owner can read (mode 0600), at once or not at all; kAlreadyExists never
+  /// overwrites.
   Status save(const std::filesystem::path& file) const;
 
   const PublicKey& public_key() const { return public_key_; }
@@ -52,8 +53,8 @@ class KeyPair {
 
 bool verify(const PublicKey& key, std::string_view message, const Signature& signature);
 
-/// `plain` for the holder of `recipient`'s secret half alone (crypto_box_seal on the converted key): 48 bytes longer.
-/// Anyone can seal; the sender is not proven.
+/// `plain` for the holder of `recipient`'s secret half alone (crypto_box_seal on the converted key): 48 bytes
+/// longer. Anyone can seal; the sender is not proven.
 StatusOr<std::string> seal(const PublicKey& recipient, std::string_view plain);
 
 }  // namespace mesh

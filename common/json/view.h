@@ -16,9 +16,10 @@
 
 namespace mesh::json {
 
-/// A value of a parsed document and the path that leads to it. Every error is kInvalidArgument, begins with that path
-/// ("messages[2].content: expected a string, got a number") and carries it as the status's param (error_fields.h).
-/// The document must outlive its views.
+/// A value of a parsed document and the path that leads to it. Every error is kInvalidArgument, begins with
+/// that path
+/// ("messages[2].content: expected a string, got a number") and carries it as the status's param
+/// (error_fields.h). The document must outlive its views.
 class View {
  public:
   explicit View(const Value& value, std::string path = "") : value_(&value), path_(std::move(path)) {}
@@ -27,8 +28,8 @@ class View {
   /// "" for the whole document.
   const std::string& path() const { return path_; }
 
-  /// The value as T: bool, std::string, float, double, any integer (range-checked; 3.0 counts as 3), OpaqueId (hex),
-  /// Ordinal, json::Object, json::Array.
+  /// The value as T: bool, std::string, float, double, any integer (range-checked; 3.0 counts as 3), OpaqueId
+  /// (hex), Ordinal, json::Object, json::Array.
   template <class T>
   StatusOr<T> as() const;
 

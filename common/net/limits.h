@@ -1,0 +1,44 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+
+/// Every bound of the HTTP server and client; limits_test.cc and server_limits_test.cc hold the code to them.
+namespace mesh::net::limits {
+
+using namespace std::chrono_literals;
+
+// What a client may send.
+inline constexpr std::size_t kMaxTargetBytes = 8192;
+inline constexpr std::size_t kMaxHeaderLineBytes = 8192;
+inline constexpr std::size_t kMaxHeaderCount = 64;
+/// Request line and all headers together; they are gathered before a thread is taken.
+inline constexpr std::size_t kMaxHeadBytes = std::size_t{48} << 10;
+/// Body of a route that says nothing else.
+inline constexpr std::size_t kDefaultBodyBytes = std::size_t{1} << 20;
+
+// How slowly it may do so.
+/// From the connection's (or the last answer's) first byte to the end of the headers.
+inline constexpr auto kHeadDeadline = 10s;
+/// A body's time: this much, and a second more for each kMinBodyBytesPerSecond announced or received.
+inline constexpr auto kBodyDeadline = 10s;
+inline constexpr std::size_t kMinBodyBytesPerSecond = std::size_t{64} << 10;
+/// One write to a client that does not read.
+inline constexpr auto kWriteTimeout = 30s;
+inline constexpr auto kIdleTimeout = 75s;
+
+// Connections.
+inline constexpr int kListenBacklog = 1024;
+inline constexpr std::size_t kMaxConnections = 4096;
+inline constexpr std::size_t kRequestsPerConnection = 100'000;
+inline constexpr std::size_t kQueuedRequests = 1024;
+inline constexpr std::size_t kDefaultThreads = 32;
+/// Of a listener's threads, those that long-lived answers never take.
+inline constexpr std::size_t kReservedThreads = 8;
+
+// What the client takes from a server.
+inline constexpr std::size_t kMaxResponseBytes = std::size_t{16} << 20;
+inline constexpr auto kConnectTimeout = 5s;
+inline constexpr auto kRequestTimeout = 30s;
+
+}  // namespace mesh::net::limits
