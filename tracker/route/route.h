@@ -19,7 +19,7 @@ struct RouteHop {
   friend auto operator<=>(const RouteHop&, const RouteHop&) = default;
 };
 
-/// What is known of a node's speed at one identity; a node without an entry counts as kUnknown.
+/// What is known of a node's speed at one identity; a node without an entry counts as the defaults.
 struct NodeSpeed {
   double seconds_per_layer = 0.002;  ///< one decode step
   double link_seconds = 0.002;       ///< to reach it, per step
