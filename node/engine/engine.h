@@ -13,8 +13,8 @@
 #include "common/base/status.h"
 #include "node/engine/models/model_profile.h"
 
-namespace mesh {
-class ModelFiles;  // common/hub
+namespace mesh::hub {
+class Checkpoint;  // common/hub/checkpoint.h
 }
 
 /// The engine's public face, free of torch. docs/engine-contract.md says what holds between its parts.
@@ -59,16 +59,18 @@ class Shard {
 };
 
 struct LoadProgress {
-  std::uint64_t bytes_done = 0;
+  bool fetching = false;         ///< bytes come to this machine (remote files only); else they are packed into memory
+  std::uint64_t bytes_done = 0;  ///< of this phase
   std::uint64_t bytes_total = 0;
 };
-/// Called on the loading thread after each tensor; false cancels the load (StatusCode::kCancelled).
+/// Called on the loading thread. False cancels the load (StatusCode::kCancelled), while packing after each tensor.
 using ProgressCallback = std::function<bool(const LoadProgress&)>;
 
 struct ShardNeeds {
   std::uint64_t weight_bytes = 0;   ///< new bytes: parts that the engine already holds are not counted
-  std::uint64_t loading_bytes = 0;  ///< largest tensor, needed beside them while loading
-  std::uint64_t total() const { return weight_bytes + loading_bytes; }
+  std::uint64_t loading_bytes = 0;  ///< needed beside them while loading
+  std::uint64_t working_bytes = 0;  ///< activations of a step, as far as not yet set aside for other shards
+  std::uint64_t total() const { return weight_bytes + loading_bytes + working_bytes; }
 };
 
 /// A cache of one session at one place of its route: KV of the layers of one range.
@@ -95,11 +97,14 @@ enum class Want : std::uint8_t {
 };
 enum class HiddenType : std::uint8_t { kBfloat16, kFloat32 };
 
+inline constexpr std::uint32_t kMaxSegmentRows = 1024;
+inline constexpr std::uint32_t kMaxTop = 64;
+
 /// Consecutive rows of one session. Input is either `ids` or `hidden`.
 struct Segment {
   CacheId cache;
   Position start = 0;         ///< tokens in the cache before it; above the cursor is an error, below trims first
-  std::uint32_t rows = 0;     ///< ≥ 1
+  std::uint32_t rows = 0;     ///< 1 … kMaxSegmentRows
   std::vector<TokenId> ids;   ///< [rows]; the shard must have the embedding and the range begin at 0
   std::string hidden;         ///< [rows, H] of hidden_type, little-endian
   HiddenType hidden_type = HiddenType::kBfloat16;
@@ -109,7 +114,7 @@ struct Segment {
   HiddenType out_type = HiddenType::kBfloat16;
   std::vector<std::uint32_t> sample_rows;  ///< kTokens: rows whose next token is sampled; empty: the last row
   SamplingParams sampling;
-  std::uint32_t top = 0;     ///< kTokens: how many best ids to report beside the sampled one, ≤ 64
+  std::uint32_t top = 0;     ///< kTokens: how many best ids to report beside the sampled one, ≤ kMaxTop
   bool want_logits = false;  ///< kTokens: also the whole logits (tests, debugging)
 };
 
@@ -163,17 +168,19 @@ class Engine {
   virtual ComputeType compute() const = 0;
   virtual const std::string& device_note() const = 0;
 
-  /// Bytes of a shard before it is loaded. kResourceExhausted when it does not fit, with needed and free bytes.
-  virtual StatusOr<ShardNeeds> shard_needs(const ModelFiles& files, const ShardSpec& spec) const = 0;
-  /// Loads on the calling thread. Parts that the engine holds under the same `identity` are shared, not read.
-  /// Errors name the tensors that are missing, left over or of a wrong shape.
-  virtual StatusOr<std::shared_ptr<const Shard>> load(const ModelFiles& files, const ModelIdentity& identity,
+  /// Bytes of a shard before it is loaded, from headers alone. kResourceExhausted when it does not fit, with needed
+  /// and free bytes; kInvalidArgument for a range that the model does not allow; the errors of load() for tensors.
+  virtual StatusOr<ShardNeeds> shard_needs(hub::Checkpoint& checkpoint, const ModelIdentity& identity,
+                                           const ShardSpec& spec) const = 0;
+  /// Loads on the calling thread, while steps go on. Parts that the engine holds under the same `identity` are
+  /// shared, not read. Errors name the tensors that are missing, left over or of a wrong shape. `progress` may be empty.
+  virtual StatusOr<std::shared_ptr<const Shard>> load(hub::Checkpoint& checkpoint, const ModelIdentity& identity,
                                                       const ShardSpec& spec, const ProgressCallback& progress) = 0;
 
   /// Reserves the KV blocks of `max_positions` tokens. kResourceExhausted with needed and free bytes.
   virtual StatusOr<CacheId> open_cache(const std::shared_ptr<const Shard>& shard, const LayerRange& range,
                                        Position max_positions) = 0;
-  /// Forgets the tokens from `position` on. An error when position lies above the cursor.
+  /// Forgets the tokens from `position` on. kOutOfRange above the cursor, kUnavailable while a step uses the cache.
   virtual Status trim(CacheId cache, Position position) = 0;
   /// Gives the blocks back (after the step that uses them, if one runs). Unknown ids are ignored.
   virtual void close_cache(CacheId cache) = 0;

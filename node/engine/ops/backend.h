@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "node/engine/ops/aligned_bytes.h"
 #include "node/engine/ops/matrix.h"
 #include "node/engine/ops/thread_pool.h"
 
@@ -36,6 +37,8 @@ class CpuBackend {
   ThreadPool& pool() { return pool_; }
   const Kernels& kernels() const { return *kernels_; }
   CpuPath path() const { return path_; }
+  /// Working memory of an op, kept for the next one; at least `count` floats, 64-byte aligned, contents undefined.
+  float* scratch(std::int64_t count);
 
  private:
   CpuBackend(int threads, CpuPath path, const Kernels* kernels)
@@ -44,6 +47,7 @@ class CpuBackend {
   ThreadPool pool_;
   CpuPath path_;
   const Kernels* kernels_;
+  AlignedBytes scratch_;
 };
 
 }  // namespace mesh::ops

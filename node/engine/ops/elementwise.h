@@ -25,7 +25,7 @@ void widen(const void* data, Element type, std::int64_t count, float* out);
 bool all_finite(CpuBackend& backend, ConstMatrix x);
 
 /// Index of the largest value, the lowest among equals; count ≥ 1. NaNs never win.
-std::int64_t argmax(CpuBackend& backend, const float* x, std::int64_t count);
+std::int64_t argmax(const float* x, std::int64_t count);
 
 /// ln Σ e^x, summed in ascending order in float64 around the largest value; count ≥ 1. log-softmax of x[i] is
 /// x[i] − log_sum_exp.

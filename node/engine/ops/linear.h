@@ -2,34 +2,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "common/base/status.h"
+#include "node/engine/ops/aligned_bytes.h"
 #include "node/engine/ops/backend.h"
 
 namespace mesh::ops {
-
-/// Memory of 64-byte (large pieces: huge-page) alignment, filled with zeros.
-class AlignedBytes {
- public:
-  AlignedBytes() = default;
-  /// kResourceExhausted when the memory is not there.
-  static StatusOr<AlignedBytes> allocate(std::size_t bytes);
-
-  std::byte* data() const { return data_.get(); }
-  std::size_t size() const { return size_; }
-
- private:
-  struct Free {
-    std::size_t mapped = 0;
-    void operator()(std::byte* data) const;
-  };
-  std::unique_ptr<std::byte, Free> data_;
-  std::size_t size_ = 0;
-};
 
 /// A weight [out, in] (y = x·Wᵀ + bias) as the kernels read it: panels of 32 outputs, in each panel for every input
 /// the 32 weights side by side; the last panel is padded with zeros. In bfloat16 the 32 are stored as output 0, 16,
@@ -81,6 +62,9 @@ class LinearPacker {
 
  private:
   LinearPacker() = default;
+  Status append(const std::byte* data, Element type, std::int64_t out_stride, std::int64_t in_stride,
+                std::int64_t outs);
+
   PackedLinear packed_;
   std::int64_t filled_ = 0;
 };
