@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "common/base/status.h"
 #include "common/safetensors/header.h"
@@ -38,18 +40,24 @@ class MappedFile {
   void release(const TensorInfo& tensor);
   void release(std::string_view span);
 
+  /// Whether the span is one of this file's.
+  bool contains(std::string_view span) const;
+
   /// Bytes of the mapping that are resident in this process, from /proc/self/smaps.
   StatusOr<std::uint64_t> resident_bytes() const;
 
  private:
-  MappedFile(std::filesystem::path path, int fd, Header header, std::uint64_t size);
+  MappedFile(std::filesystem::path path, int fd) : path_(std::move(path)), fd_(fd) {}
+  Status read_header();
+  Status map_pages(std::uint64_t begin, std::uint64_t end);
 
   const std::filesystem::path path_;
   const int fd_;
-  const Header header_;
-  const std::uint64_t size_;
-  char* base_ = nullptr;
-  std::mutex mutex_;  // one change of the mapping at a time
+  std::uint64_t size_ = 0;
+  Header header_;
+  char* base_ = nullptr;                           // page-aligned reservation of size_ bytes
+  std::mutex mutex_;                               // guards mapped_ and changes of the mapping
+  std::map<std::uint64_t, std::uint64_t> mapped_;  // disjoint page ranges: begin → end
 };
 
 }  // namespace mesh::safetensors
