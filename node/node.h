@@ -10,8 +10,10 @@
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "common/base/status.h"
-#include "common/hub/model_files.h"
+#include "common/hub/checkpoint.h"
+#include "common/identity/key_pair.h"
 #include "common/net/address.h"
+#include "common/wire/codec.h"
 #include "common/wire/control.h"
 #include "common/wire/messages.h"
 #include "common/wire/segment.h"
@@ -20,13 +22,11 @@
 
 namespace mesh {
 
-/// How payloads of frames are coded. kAuto: zstd wherever the measured link is slow enough to gain by it.
-enum class WireCodec : std::uint8_t { kAuto, kZstd, kIdentity };
-StatusOr<WireCodec> parse_wire_codec(std::string_view name);
-
 struct NodeOptions {
   pipeline::HopOptions hop;
-  WireCodec codec = WireCodec::kAuto;
+  wire::CodecPolicy codec = wire::CodecPolicy::kAuto;
+  /// Signs what goes to other nodes and to the head; none on loopback without a tracker.
+  std::shared_ptr<const KeyPair> identity;
   /// Which addresses openings may name as next hop or head.
   net::AddressPolicy peers = net::AddressPolicy::any();
   /// Openings with this head_url hand their tokens and reports to the HeadSink, not to HTTP. Empty: none do.
@@ -100,6 +100,13 @@ struct ForwardReply {
   Position next = 0;               ///< tokens in the session's cache now
 };
 
+/// A segment for accept(). `verified`: its MAC was checked under keys() of its own generation, or it comes
+/// from this process.
+struct Arrival {
+  wire::Segment segment;
+  bool verified = true;
+};
+
 /// One node: engine, shards, hop table, and the lanes to its next hops. Every method may be called from any
 /// thread; none waits for a forward or for another program unless it says so. docs/architecture.md follows a
 /// frame through it.
@@ -116,15 +123,15 @@ class Node {
   virtual void close(const wire::CloseRequest& request) = 0;
   virtual wire::CursorsReply cursors(const wire::CursorsRequest& request) = 0;
   virtual wire::RenewReply renew(const wire::RenewRequest& request) = 0;
-  /// Answers in the segments' order. MACs have been checked (hop 0 has none).
-  virtual std::vector<wire::SegmentAnswer> accept(std::vector<wire::Segment> segments) = 0;
-  /// Key of a session's MACs, for the check before accept().
+  /// Answers in the segments' order. A segment that is not verified is only ever refused.
+  virtual std::vector<wire::SegmentAnswer> accept(std::vector<Arrival> segments) = 0;
+  /// Keys the MACs of a session, for the check before accept().
   virtual std::optional<pipeline::SessionKeys> keys(const wire::HopKey& hop) = 0;
 
   // Shards.
   /// Loads on the calling thread while steps go on. Bytes are checked against memory first;
   /// kResourceExhausted says needed and free. Loading what is held already is OK at once.
-  virtual Status load_shard(const std::shared_ptr<hub::ModelFiles>& files, const ModelIdentity& identity,
+  virtual Status load_shard(const std::shared_ptr<hub::Checkpoint>& files, const ModelIdentity& identity,
                             const engine::ShardSpec& spec, const engine::ProgressCallback& progress) = 0;
   /// No new sessions on it; waits until its sessions ended or options.drain passed, then frees it.
   virtual Status drop_shard(const ModelIdentity& identity, const LayerRange& range) = 0;
