@@ -122,6 +122,8 @@ StatusOr<T> View::as() const {
     return as_array();
   } else if constexpr (std::floating_point<T>) {
     MESH_ASSIGN_OR_RETURN(const double number, as_double());
+    constexpr double kLargest = std::numeric_limits<T>::max();
+    if (number < -kLargest || number > kLargest) return error("number is out of range");
     return static_cast<T>(number);
   } else if constexpr (std::signed_integral<T>) {
     MESH_ASSIGN_OR_RETURN(const std::int64_t number,
