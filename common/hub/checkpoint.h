@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,9 +13,8 @@
 
 namespace mesh::hub {
 
-/// A model's tensors by name, over one or many SafeTensors files. Headers of shards are read (and fetched)
-/// when the first tensor of the shard is asked for. Spans stay valid as long as the Checkpoint lives.
-/// Thread-safe.
+/// A model's tensors by name, over one or many SafeTensors files. The header of a shard is read (and fetched)
+/// when a tensor of it is first asked for. Spans stay valid as long as the Checkpoint lives. Thread-safe.
 class Checkpoint {
  public:
   /// Reads the shard index, or the header of the only weights file.
@@ -39,19 +39,19 @@ class Checkpoint {
   StatusOr<std::uint64_t> resident_bytes();
 
  private:
-  struct Shard {
-    safetensors::Header header;
-    std::shared_ptr<safetensors::MappedFile> file;
-  };
+  using MappedFile = safetensors::MappedFile;
   explicit Checkpoint(std::shared_ptr<ModelFiles> files) : files_(std::move(files)) {}
-  StatusOr<std::shared_ptr<safetensors::MappedFile>> mapped(const std::string& file);
-  StatusOr<const safetensors::Header*> header(const std::string& file);
+  Status read_names();
+  /// The file at `path`, opened and checked against the index once.
+  StatusOr<std::shared_ptr<MappedFile>> mapped(const std::string& file, const std::filesystem::path& path);
+  /// The file with its header ensured.
+  StatusOr<std::shared_ptr<MappedFile>> with_header(const std::string& file);
+  StatusOr<std::string> file_of(std::string_view tensor) const;
 
   const std::shared_ptr<ModelFiles> files_;
   std::map<std::string, std::string, std::less<>> tensor_files_;
   std::mutex mutex_;
-  std::map<std::string, Shard, std::less<>> shards_;
-  std::vector<std::shared_ptr<safetensors::MappedFile>> retired_;  // keep old spans valid
+  std::map<std::filesystem::path, std::shared_ptr<MappedFile>> mapped_;  // never shrinks: spans stay valid
 };
 
 }  // namespace mesh::hub

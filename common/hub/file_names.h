@@ -2,8 +2,6 @@
 
 #include <string_view>
 
-#include "common/base/status.h"
-
 namespace mesh::hub {
 
 inline constexpr std::string_view kConfig = "config.json";
@@ -13,6 +11,7 @@ inline constexpr std::string_view kTokenizerConfig = "tokenizer_config.json";
 inline constexpr std::string_view kChatTemplate = "chat_template.jinja";
 inline constexpr std::string_view kWeights = "model.safetensors";
 inline constexpr std::string_view kWeightsIndex = "model.safetensors.index.json";
+inline constexpr std::string_view kWeightsSuffix = ".safetensors";
 
 /// A file name that a model may have: 1–255 of [A-Za-z0-9._-], not starting with a dot, no folder.
 bool is_file_name(std::string_view name);

@@ -32,6 +32,9 @@ struct Manifest {
   friend bool operator==(const Manifest&, const Manifest&) = default;
 };
 
+/// How many pieces a file of `size` bytes has.
+std::uint64_t piece_count(std::uint64_t size);
+
 /// {"version":1,"piece_bytes":1048576,"files":[{"name","size","sha256","pieces"}]}; `pieces` is the hex of
 /// all piece hashes one after another.
 std::string manifest_json(const Manifest& manifest);

@@ -20,6 +20,8 @@ struct ByteRange {
 
   friend bool operator==(const ByteRange&, const ByteRange&) = default;
 };
+/// Ranges of several files, by name. They may overlap.
+using FileRanges = std::map<std::string, std::vector<ByteRange>, std::less<>>;
 
 /// The files of one model at one commit: weights, config, tokenizer, template; flat names (file_names.h).
 /// Thread-safe.
@@ -32,15 +34,16 @@ class ModelFiles {
   /// Name → size in bytes.
   virtual const std::map<std::string, std::uint64_t, std::less<>>& files() const = 0;
 
-  /// Makes the bytes readable under path(name): nothing to do for a local file, a fetch for a remote one.
-  /// Ranges may overlap and are clipped to nothing beyond the file. kNotFound, kOutOfRange,
-  /// kResourceExhausted (disk), kDataLoss (wrong hash), or the source's error; what was fetched stays.
-  virtual Status ensure(std::string_view name, const std::vector<ByteRange>& ranges,
-                        const ProgressFn& progress = {}) = 0;
-  /// Where the file lies with its own offsets. Only ensured bytes may be read. It may change between calls (a
-  /// local copy proved wrong), so ask after each ensure().
+  /// Makes the bytes readable under path(): nothing to do for a local model, a fetch for a remote one (what
+  /// lies there already is not fetched again). kNotFound, kOutOfRange, kResourceExhausted (disk), kDataLoss
+  /// (wrong hash), or the source's error; what was fetched stays, so that the next call goes on from there.
+  virtual Status ensure(const FileRanges& wanted, const ProgressFn& progress = {}) = 0;
+  /// Where the file lies, with its own offsets. Only ensured bytes may be read. It changes when a local copy
+  /// proves wrong: ensured_path() takes care of that.
   virtual StatusOr<std::filesystem::path> path(std::string_view name) = 0;
 
+  /// A path under which `range` is ensured.
+  StatusOr<std::filesystem::path> ensured_path(std::string_view name, ByteRange range);
   bool has(std::string_view name) const { return files().find(name) != files().end(); }
   /// ensure() and read bytes. For serving and for headers.
   StatusOr<std::string> read(std::string_view name, ByteRange range);
@@ -48,7 +51,9 @@ class ModelFiles {
   StatusOr<std::string> read_small(std::string_view name);
 };
 
-/// Largest size at which a file is read whole: config.json 1 MiB, tokenizer.json 128 MiB, index 128 MiB, …
+/// Largest size at which read_small() takes a file: config.json 1 MiB, tokenizer.json 128 MiB, …
 std::uint64_t size_limit(std::string_view name);
+/// kNotFound or kOutOfRange when the model has no such file or bytes.
+Status check_ranges(const ModelFiles& files, const FileRanges& wanted);
 
 }  // namespace mesh::hub

@@ -9,6 +9,9 @@
 
 namespace mesh::hub {
 
+inline constexpr std::string_view kGgufReason =
+    "GGUF keeps no per-layer hidden-state layout we can split; give the HuggingFace safetensors folder";
+
 /// Where huggingface_hub keeps its cache: HF_HUB_CACHE, else HF_HOME/hub, else
 /// XDG_CACHE_HOME/huggingface/hub, else
 /// ~/.cache/huggingface/hub. Empty when none of these is set.
@@ -21,6 +24,8 @@ std::filesystem::path hf_cache_folder();
 /// reason and fix).
 StatusOr<std::shared_ptr<ModelFiles>> open_model(std::string_view spec,
                                                  const std::filesystem::path& hf_cache);
-StatusOr<std::shared_ptr<ModelFiles>> open_folder(const std::filesystem::path& folder);
+/// The same for a folder; `description` is what messages call it (default: its path).
+StatusOr<std::shared_ptr<ModelFiles>> open_folder(const std::filesystem::path& folder,
+                                                  std::string description = "");
 
 }  // namespace mesh::hub
