@@ -14,7 +14,8 @@ namespace mesh::ops {
 
 struct Kernels;  // kernels.h
 
-/// Instruction sets that the kernels are compiled for. kPortable needs nothing beyond the compiler's baseline.
+/// Instruction sets that the kernels are compiled for. kPortable needs nothing beyond the compiler's
+/// baseline.
 enum class CpuPath : std::uint8_t { kPortable, kAvx2, kAvx512 };
 
 std::string_view to_string(CpuPath path);  ///< portable, avx2, avx512
@@ -23,8 +24,8 @@ StatusOr<CpuPath> parse_cpu_path(std::string_view name);
 /// The paths that this machine can run, best first; never empty.
 std::vector<CpuPath> available_cpu_paths();
 
-/// What every CPU op runs on: threads and the kernels of one path. Used by one thread at a time. An op's result
-/// depends on the path (in its low bits), never on the number of threads.
+/// What every CPU op runs on: threads and the kernels of one path. Used by one thread at a time. An op's
+/// result depends on the path (in its low bits), never on the number of threads.
 class CpuBackend {
  public:
   struct Options {
@@ -37,7 +38,8 @@ class CpuBackend {
   ThreadPool& pool() { return pool_; }
   const Kernels& kernels() const { return *kernels_; }
   CpuPath path() const { return path_; }
-  /// Working memory of an op, kept for the next one; at least `count` floats, 64-byte aligned, contents undefined.
+  /// Working memory of an op, kept for the next one; at least `count` floats, 64-byte aligned, contents
+  /// undefined.
   float* scratch(std::int64_t count);
 
  private:

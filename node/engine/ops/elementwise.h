@@ -14,11 +14,13 @@ Bf16 to_bf16(float value);
 float to_float(Bf16 value);
 float half_to_float(std::uint16_t bits);  ///< IEEE binary16
 
-/// out[r] = x[r] rounded, and back; out [rows, cols] without gaps between rows. Source and target may be unaligned.
+/// out[r] = x[r] rounded, and back; out [rows, cols] without gaps between rows. Source and target may be
+/// unaligned.
 void to_bf16(CpuBackend& backend, ConstMatrix x, void* out);
 void from_bf16(CpuBackend& backend, const void* in, Matrix out);
 
-/// out [count] floats from `count` values of `type`; data may be unaligned. For loading norms, biases, embeddings.
+/// out [count] floats from `count` values of `type`; data may be unaligned. For loading norms, biases,
+/// embeddings.
 void widen(const void* data, Element type, std::int64_t count, float* out);
 
 /// Whether no value is NaN or infinite.

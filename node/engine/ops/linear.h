@@ -12,9 +12,10 @@
 
 namespace mesh::ops {
 
-/// A weight [out, in] (y = x·Wᵀ + bias) as the kernels read it: panels of 32 outputs, in each panel for every input
-/// the 32 weights side by side; the last panel is padded with zeros. In bfloat16 the 32 are stored as output 0, 16,
-/// 1, 17, …, so that one load and two cheap operations give two runs of 16 floats. Immutable once packed.
+/// A weight [out, in] (y = x·Wᵀ + bias) as the kernels read it: panels of 32 outputs, in each panel for every
+/// input the 32 weights side by side; the last panel is padded with zeros. In bfloat16 the 32 are stored as
+/// output 0, 16, 1, 17, …, so that one load and two cheap operations give two runs of 16 floats. Immutable
+/// once packed.
 class PackedLinear {
  public:
   static constexpr std::int64_t kPanel = 32;
@@ -41,9 +42,9 @@ class PackedLinear {
   std::vector<float> bias_;
 };
 
-/// Fills a PackedLinear piece by piece, so that the source's pages can be released in between, and several matrices
-/// with the same input (q, k, v; gate, up) become one. Float32 or float16 sources are rounded to nearest even when
-/// the storage is bfloat16. For loader threads: needs no backend.
+/// Fills a PackedLinear piece by piece, so that the source's pages can be released in between, and several
+/// matrices with the same input (q, k, v; gate, up) become one. Float32 or float16 sources are rounded to
+/// nearest even when the storage is bfloat16. For loader threads: needs no backend.
 class LinearPacker {
  public:
   /// `element`: kF32 or kBf16. kInvalidArgument for sizes < 1 or overflow, kResourceExhausted without memory.
@@ -52,8 +53,8 @@ class LinearPacker {
   /// Appends `rows` output rows of `in` values each, `stride` values apart. `data` need not be aligned.
   /// kInvalidArgument when more rows come than were announced.
   Status append_rows(const void* data, Element type, std::int64_t rows, std::int64_t stride);
-  /// The same from a source that lies [in, outs] (GPT-2's Conv1D): `outs` output rows, `stride` values between
-  /// consecutive inputs.
+  /// The same from a source that lies [in, outs] (GPT-2's Conv1D): `outs` output rows, `stride` values
+  /// between consecutive inputs.
   Status append_transposed(const void* data, Element type, std::int64_t outs, std::int64_t stride);
   /// Sets bias[first, first + values.size()); outputs that never get one have 0.
   Status set_bias(std::int64_t first, std::span<const float> values);
@@ -71,10 +72,11 @@ class LinearPacker {
 
 enum class Store : std::uint8_t { kAssign, kAdd };
 
-/// y[m] (+)= W·x[m] + bias for every row; x [M, in], y [M, out], M ≥ 0; x and y must not overlap. Every output is a
-/// sum over blocks of 256 inputs, each block a chain of float32 fused multiply-adds in ascending order (kAdd: added to
-/// the old y): it depends on its own row alone, bit for bit.
-void linear(CpuBackend& backend, const PackedLinear& weight, ConstMatrix x, Matrix y, Store store = Store::kAssign);
+/// y[m] (+)= W·x[m] + bias for every row; x [M, in], y [M, out], M ≥ 0; x and y must not overlap. Every
+/// output is a sum over blocks of 256 inputs, each block a chain of float32 fused multiply-adds in ascending
+/// order (kAdd: added to the old y): it depends on its own row alone, bit for bit.
+void linear(CpuBackend& backend, const PackedLinear& weight, ConstMatrix x, Matrix y,
+            Store store = Store::kAssign);
 
 /// Row `index` of the weight as floats: out [in]. Serves as embedding row when the head is tied.
 void linear_row(const PackedLinear& weight, std::int64_t index, float* out);

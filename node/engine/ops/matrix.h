@@ -11,10 +11,12 @@ struct Bf16 {
 
 enum class Element : std::uint8_t { kF32, kBf16, kF16 };
 
-constexpr std::int64_t element_size(Element type) { return type == Element::kF32 ? 4 : 2; }
+constexpr std::int64_t element_size(Element type) {
+  return type == Element::kF32 ? 4 : 2;
+}
 
-/// A matrix that somebody else owns: rows of `cols` contiguous values, `stride` values from one row to the next.
-/// Activations are float32 throughout the CPU ops.
+/// A matrix that somebody else owns: rows of `cols` contiguous values, `stride` values from one row to the
+/// next. Activations are float32 throughout the CPU ops.
 template <class T>
 struct MatrixView {
   T* data = nullptr;
@@ -30,8 +32,12 @@ struct MatrixView {
 
   T* row(std::int64_t index) const { return data + index * stride; }
   /// `count` columns of every row, from `begin` on.
-  MatrixView columns(std::int64_t begin, std::int64_t count) const { return {data + begin, rows, count, stride}; }
-  MatrixView row_range(std::int64_t begin, std::int64_t count) const { return {row(begin), count, cols, stride}; }
+  MatrixView columns(std::int64_t begin, std::int64_t count) const {
+    return {data + begin, rows, count, stride};
+  }
+  MatrixView row_range(std::int64_t begin, std::int64_t count) const {
+    return {row(begin), count, cols, stride};
+  }
   operator MatrixView<const T>() const { return {data, rows, cols, stride}; }
 };
 

@@ -7,9 +7,9 @@
 
 namespace mesh::ops {
 
-/// Threads that share loops. One thread at a time may call parallel_for (the executor); it takes part itself, so a
-/// pool of N has N − 1 threads of its own. Idle threads sleep: other programs share the cores. Ranges are handed out
-/// as they are asked for, so a thread that wakes late delays nobody.
+/// Threads that share loops. One thread at a time may call parallel_for (the executor); it takes part itself,
+/// so a pool of N has N − 1 threads of its own. Idle threads sleep: other programs share the cores. Ranges
+/// are handed out as they are asked for, so a thread that wakes late delays nobody.
 class ThreadPool {
  public:
   /// `threads` ≥ 1.
@@ -20,8 +20,8 @@ class ThreadPool {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  /// Calls body(begin, end) for disjoint ranges of at most `grain` that cover [0, count); returns when all are done.
-  /// The body must not throw, and what it computes must not depend on how the range was cut.
+  /// Calls body(begin, end) for disjoint ranges of at most `grain` that cover [0, count); returns when all
+  /// are done. The body must not throw, and what it computes must not depend on how the range was cut.
   template <class Body>
   void parallel_for(std::int64_t count, std::int64_t grain, const Body& body) {
     if (count <= 0) return;

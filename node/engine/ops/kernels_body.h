@@ -1,0 +1,37 @@
+// What each kernels_*.cc compiles with its own flags; MESH_KERNELS names the function that hands out the
+// table.
+#include <cstddef>
+#include <cstdint>
+
+#include "node/engine/ops/kernels.h"
+
+namespace mesh::ops {
+namespace {
+#include "node/engine/ops/simd.h"
+//
+#include "node/engine/ops/gemm_kernel.h"
+#include "node/engine/ops/row_kernel.h"
+}  // namespace
+
+const Kernels& MESH_KERNELS() {
+  static constexpr Kernels kKernels = {
+      .tile_rows = kTileRows,
+      .gemm = gemm,
+      .pack_rows = pack_rows,
+      .softmax_row = softmax_row,
+      .scale = scale,
+      .rms_norm = rms_norm,
+      .layer_norm = layer_norm,
+      .rotary = rotary,
+      .silu_mul = silu_mul,
+      .gelu_tanh = gelu_tanh,
+      .exp = exp_row,
+      .add = add,
+      .to_bf16 = to_bf16,
+      .from_bf16 = from_bf16,
+      .all_finite = all_finite,
+  };
+  return kKernels;
+}
+
+}  // namespace mesh::ops

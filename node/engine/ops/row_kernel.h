@@ -1,0 +1,143 @@
+// Kernels over one row of values.
+
+float softmax_row(const SoftmaxRow& row, SoftmaxState& state) {
+  float* s = row.scores;
+  const Vec hidden = splat(-__builtin_inff());
+  Vec best = hidden;
+  for (std::int64_t i = 0; i < row.count; i += kLanes) {
+    const std::int64_t n = row.count - i < kLanes ? row.count - i : kLanes;
+    VecI index;
+    for (int lane = 0; lane < kLanes; ++lane) index[lane] = static_cast<std::int32_t>(i) + lane;
+    Vec v = load_n(s + i, n) * row.scale;
+    if (row.mask != nullptr) v = v + load_n(row.mask + i, n);
+    const VecI visible =
+        (index >= static_cast<std::int32_t>(row.begin)) & (index < static_cast<std::int32_t>(row.end));
+    v = select(visible, v, hidden);
+    best = max(best, v);
+    store_n(s + i, v, n);
+  }
+  const float block_max = max_of(best);
+  const float old_max = state.max;
+  const float new_max = block_max > old_max ? block_max : old_max;
+  if (new_max == -__builtin_inff()) {  // nothing visible so far
+    for (std::int64_t i = 0; i < row.count; ++i) s[i] = 0;
+    return 1;
+  }
+  Vec total{};
+  for (std::int64_t i = 0; i < row.count; i += kLanes) {
+    const std::int64_t n = row.count - i < kLanes ? row.count - i : kLanes;
+    Vec v = n == kLanes ? load(s + i) : load_part(s + i, n, -__builtin_inff());
+    v = exp(v - new_max);
+    total = total + v;
+    store_n(s + i, v, n);
+  }
+  const float shrink = old_max == new_max ? 1.0f : exp(splat(old_max - new_max))[0];
+  state.max = new_max;
+  state.sum = state.sum * shrink + sum(total);
+  return shrink;
+}
+
+void scale(float* x, std::int64_t n, float factor) {
+  for_each_vec(
+      n, [&](std::int64_t i, std::int64_t count) { store_n(x + i, load_n(x + i, count) * factor, count); });
+}
+
+void add(float* x, const float* y, std::int64_t n) {
+  for_each_vec(n, [&](std::int64_t i, std::int64_t count) {
+    store_n(x + i, load_n(x + i, count) + load_n(y + i, count), count);
+  });
+}
+
+void exp_row(float* x, std::int64_t n) {
+  for_each_vec(n,
+               [&](std::int64_t i, std::int64_t count) { store_n(x + i, exp(load_n(x + i, count)), count); });
+}
+
+void rms_norm(const float* x, const float* weight, float offset, float eps, std::int64_t n, float* out) {
+  Vec squares[2] = {};
+  for_each_vec(n, [&](std::int64_t i, std::int64_t count) {
+    const Vec v = load_n(x + i, count);
+    Vec& total = squares[(i / kLanes) & 1];
+    total = fma(v, v, total);
+  });
+  const float mean = sum(squares[0] + squares[1]) / static_cast<float>(n);
+  const float factor = 1.0f / __builtin_sqrtf(mean + eps);
+  for_each_vec(n, [&](std::int64_t i, std::int64_t count) {
+    store_n(out + i, load_n(x + i, count) * factor * (load_n(weight + i, count) + offset), count);
+  });
+}
+
+void layer_norm(const float* x, const float* weight, const float* bias, float eps, std::int64_t n,
+                float* out) {
+  Vec total{};
+  for_each_vec(n, [&](std::int64_t i, std::int64_t count) { total = total + load_n(x + i, count); });
+  const float mean = sum(total) / static_cast<float>(n);
+  Vec squares{};
+  for_each_vec(n, [&](std::int64_t i, std::int64_t count) {
+    Vec v = load_n(x + i, count) - mean;
+    if (count != kLanes) v = load_part(reinterpret_cast<const float*>(&v), count);
+    squares = fma(v, v, squares);
+  });
+  const float factor = 1.0f / __builtin_sqrtf(sum(squares) / static_cast<float>(n) + eps);
+  for_each_vec(n, [&](std::int64_t i, std::int64_t count) {
+    Vec v = (load_n(x + i, count) - mean) * factor * load_n(weight + i, count);
+    if (bias != nullptr) v = v + load_n(bias + i, count);
+    store_n(out + i, v, count);
+  });
+}
+
+void rotary(float* x, const float* cos, const float* sin, std::int64_t half) {
+  for_each_vec(half, [&](std::int64_t i, std::int64_t count) {
+    const Vec a = load_n(x + i, count), b = load_n(x + half + i, count);
+    const Vec c = load_n(cos + i, count), s = load_n(sin + i, count);
+    store_n(x + i, a * c - b * s, count);
+    store_n(x + half + i, b * c + a * s, count);
+  });
+}
+
+void silu_mul(const float* gate, const float* up, std::int64_t n, float* out) {
+  for_each_vec(n, [&](std::int64_t i, std::int64_t count) {
+    const Vec a = load_n(gate + i, count);
+    store_n(out + i, a / (exp(-a) + 1.0f) * load_n(up + i, count), count);
+  });
+}
+
+// ½·x·(1 + tanh u) = x / (1 + e^−2u).
+void gelu_tanh(float* x, std::int64_t n) {
+  for_each_vec(n, [&](std::int64_t i, std::int64_t count) {
+    const Vec v = load_n(x + i, count);
+    const Vec u = fma(v * v, v * 0.044715f, v) * 0.7978845608f;
+    store_n(x + i, v / (exp(u * -2.0f) + 1.0f), count);
+  });
+}
+
+// To nearest even: add half of the last kept bit less one, plus that bit. NaN gets its quiet bit instead.
+void to_bf16(const float* x, std::int64_t n, void* out) {
+  for_each_vec(n, [&](std::int64_t i, std::int64_t count) {
+    const Vec v = load_n(x + i, count);
+    const VecU bits = bits_of(v);
+    const VecU rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+    const VecU words = (v != v) ? ((bits >> 16) | 0x40u) : rounded;
+    const VecH half = __builtin_convertvector(words, VecH);
+    __builtin_memcpy(static_cast<char*>(out) + i * 2, &half, static_cast<std::size_t>(count) * 2);
+  });
+}
+
+void from_bf16(const void* x, std::int64_t n, float* out) {
+  for_each_vec(n, [&](std::int64_t i, std::int64_t count) {
+    VecH half{};
+    __builtin_memcpy(&half, static_cast<const char*>(x) + i * 2, static_cast<std::size_t>(count) * 2);
+    store_n(out + i, from_bits(__builtin_convertvector(half, VecU) << 16), count);
+  });
+}
+
+bool all_finite(const float* x, std::int64_t n) {
+  VecI bad{};
+  for_each_vec(n, [&](std::int64_t i, std::int64_t count) {
+    bad = bad | ((bits_of(load_n(x + i, count)) & 0x7F800000u) == 0x7F800000u);
+  });
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (bad[lane] != 0) return false;
+  }
+  return true;
+}
