@@ -27,8 +27,13 @@ def fail(text: str) -> None:
     raise SystemExit(1)
 
 
+def key_header() -> dict[str, str]:
+    key = os.environ.get("MESHNET_API_KEY")
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
 def get(url: str, timeout: float = 5) -> str:
-    with urllib.request.urlopen(url, timeout=timeout) as reply:
+    with urllib.request.urlopen(urllib.request.Request(url, headers=key_header()), timeout=timeout) as reply:
         return reply.read().decode()
 
 
@@ -148,7 +153,7 @@ def answer(options: argparse.Namespace) -> tuple[int, float, float]:
     model = json.loads(get(f"{base}/models"))["data"][0]["id"]
     body = {"model": model, "messages": [{"role": "user", "content": options.prompt}], "max_tokens": options.max_tokens, "temperature": 0,
             "stream": True, "stream_options": {"include_usage": True}}
-    request = urllib.request.Request(f"{base}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    request = urllib.request.Request(f"{base}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json", **key_header()})
     began = time.monotonic()
     first = last = None
     tokens = 0
