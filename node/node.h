@@ -91,13 +91,14 @@ struct ForwardRequest {
   std::vector<Position> positions;            ///< rotary, [rows]; empty: counted from `start`
   std::optional<engine::AttentionMask> mask;  ///< [rows, start + rows]
   std::string session;                        ///< empty: stateless
+  bool want_logits = false;
 };
 struct ForwardReply {
-  std::string hidden;              ///< bf16 [rows, H]; at the tail empty
-  std::vector<TokenId> ids;        ///< at the tail: arg-max of each row
-  std::vector<float> logprobs;     ///< of those
-  std::vector<float> last_logits;  ///< at the tail: [V] of the last row
-  Position next = 0;               ///< tokens in the session's cache now
+  std::string hidden;           ///< bf16 [rows, H]; at the tail empty
+  std::vector<TokenId> ids;     ///< at the tail: arg-max of each row
+  std::vector<float> logprobs;  ///< of those
+  std::vector<float> logits;    ///< at the tail, when asked for: [rows, V]
+  Position next = 0;            ///< tokens in the session's cache now
 };
 
 /// A segment for accept(). `verified`: its MAC was checked under keys() of its own generation, or it comes

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "common/base/bounded_queue.h"
+#include "common/base/clock.h"
+#include "node/engine/engine.h"
+#include "node/pipeline/step.h"
+
+namespace mesh {
+
+/// A step with what the hop table does not know of it.
+struct StepJob {
+  pipeline::StepWork work;
+  std::shared_ptr<const engine::Shard> shard;  ///< null: it went away, every segment fails
+  std::vector<std::uint32_t> max_tokens;       ///< for each segment, the size of a new cache
+};
+
+struct StepRecord {
+  ModelIdentity identity;
+  LayerRange range;
+  wire::Lane lane = wire::Lane::kDecode;
+  std::uint32_t rows = 0;
+  std::size_t segments = 0;
+  Duration took{};
+};
+
+/// The one thread that runs steps, and the translation of the hop table's caches into the engine's.
+class Executor {
+ public:
+  /// Called from the executor thread after each step.
+  using Done = std::function<void(pipeline::StepOutput, const StepRecord&)>;
+
+  Executor(engine::Engine& engine, Done done);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  /// False when it was stopped; the work is then lost.
+  bool run(StepJob job) { return queue_.push(std::move(job)); }
+  bool free(std::vector<pipeline::CacheId> caches) { return queue_.push(std::move(caches)); }
+  /// Runs `call` between two steps.
+  bool call(std::function<void()> call) { return queue_.push(std::move(call)); }
+  /// Waits for the step that runs; drops what waits.
+  void stop();
+
+ private:
+  using Job = std::variant<StepJob, std::vector<pipeline::CacheId>, std::function<void()>>;
+
+  void loop();
+  void step(StepJob job);
+  StatusOr<engine::CacheId> cache_for(const StepJob& job, std::size_t index);
+
+  engine::Engine& engine_;
+  const Done done_;
+  BoundedQueue<Job> queue_{1024};
+  std::map<pipeline::CacheId, engine::CacheId> caches_;
+  std::thread thread_;
+};
+
+}  // namespace mesh

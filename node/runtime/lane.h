@@ -1,0 +1,69 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "common/base/bounded_queue.h"
+#include "common/base/clock.h"
+#include "common/identity/key_pair.h"
+#include "common/net/client.h"
+#include "common/wire/codec_chooser.h"
+#include "node/node.h"
+#include "node/pipeline/hop_table.h"
+#include "node/runtime/lane_events.h"
+
+namespace mesh {
+
+struct LaneOptions {
+  std::string url;
+  wire::CodecPolicy codec = wire::CodecPolicy::kAuto;
+  net::AddressPolicy peers = net::AddressPolicy::any();
+  std::shared_ptr<const KeyPair> identity;  ///< signs questions and reports; may be null
+  std::size_t connections = 2;              ///< so that one answer's way back does not hold up the next frame
+};
+
+/// One lane to one next hop or head: a queue and the threads that post from it, each over its own kept
+/// connection. Coding happens here, off the engine thread. A failed post is told, never repeated: the hop
+/// table backs off.
+class Lane {
+ public:
+  using Item = std::variant<pipeline::OutFrame, pipeline::OutAsk, pipeline::OutTokens, pipeline::OutReport>;
+
+  Lane(LaneOptions options, LaneEvents& events);
+  ~Lane();
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  /// False when full or stopped; `item` is then untouched.
+  bool send(Item& item) { return queue_.try_push(item); }
+  /// Cuts off posts under way; their events still come.
+  void stop();
+  bool idle_since(TimePoint since) const;
+  LinkCounters counters() const;
+
+ private:
+  class Worker;
+  friend class Worker;
+
+  void note_posted(std::uint64_t raw_bytes, std::uint64_t coded_bytes, std::size_t body_bytes, Duration took);
+  void note_failure();
+
+  const LaneOptions options_;
+  LaneEvents& events_;
+  BoundedQueue<Item> queue_{64};
+
+  mutable std::mutex mutex_;
+  wire::CodecChooser chooser_;
+  LinkCounters counters_;
+  Duration shortest_{};  ///< smallest round trip seen; 0: none yet
+  TimePoint last_used_;
+  std::size_t busy_ = 0;
+
+  std::vector<std::unique_ptr<Worker>> workers_;
+};
+
+}  // namespace mesh

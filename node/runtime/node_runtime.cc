@@ -1,0 +1,375 @@
+#include "node/runtime/node_runtime.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace mesh {
+namespace {
+
+constexpr std::uint64_t kBlockTokens = 128;  // of the engine's KV blocks
+
+LaneOptions lane_options(const NodeOptions& options) {
+  return {.url = "", .codec = options.codec, .peers = options.peers, .identity = options.identity};
+}
+
+wire::OpenReply refused(wire::OpenCode code, std::string message) {
+  wire::OpenReply reply;
+  reply.code = code;
+  reply.message = std::move(message);
+  return reply;
+}
+
+}  // namespace
+
+std::unique_ptr<Node> Node::start(NodeOptions options, std::unique_ptr<engine::Engine> engine,
+                                  HeadSink* sink) {
+  MESH_CHECK(options.local_head_url.empty() || sink != nullptr);
+  return std::make_unique<NodeRuntime>(std::move(options), std::move(engine), sink);
+}
+
+NodeRuntime::NodeRuntime(NodeOptions options, std::unique_ptr<engine::Engine> engine, HeadSink* sink)
+    : options_(std::move(options)),
+      engine_(std::move(engine)),
+      table_(options_.hop),
+      lanes_(lane_options(options_), *this),
+      local_head_(sink == nullptr ? nullptr : new LocalHead(*sink, *this)),
+      executor_(*engine_, [this](pipeline::StepOutput output,
+                                 const StepRecord& record) { step_done(std::move(output), record); }),
+      forwards_(*engine_),
+      next_second_(clock_.now()) {
+  thread_ = std::thread([this] { loop(); });
+}
+
+NodeRuntime::~NodeRuntime() {
+  stop();
+}
+
+void NodeRuntime::stop() {
+  commands_.close();
+  if (thread_.joinable()) thread_.join();
+  lanes_.stop();
+  if (local_head_ != nullptr) local_head_->stop();
+  executor_.stop();
+}
+
+template <class Call>
+auto NodeRuntime::ask(Call call) -> std::optional<std::invoke_result_t<Call>> {
+  using Result = std::invoke_result_t<Call>;
+  auto promise = std::make_shared<std::promise<std::optional<Result>>>();
+  auto future = promise->get_future();
+  const bool pushed =
+      commands_.push([promise, call = std::move(call)]() mutable { promise->set_value(call()); });
+  if (!pushed) return std::nullopt;
+  return future.get();
+}
+
+wire::OpenReply NodeRuntime::open(const wire::OpenRequest& request) {
+  auto reply = ask([this, request] { return open_here(request); });
+  return reply ? *reply : refused(wire::OpenCode::kDraining, "the node stops");
+}
+
+wire::OpenReply NodeRuntime::open_here(const wire::OpenRequest& request) {
+  const auto view = shard_view(request);
+  if (const Status room = check_room(request, view); !room.ok()) {
+    return refused(wire::OpenCode::kNoRoom, std::string(message_of(room)));
+  }
+  const wire::OpenReply reply = table_.open(request, view, now());
+  if (const auto keys = table_.keys(request.key())) {
+    book_.set(request.key(), {*keys, request.identity, request.range, request.takes_ids, request.max_tokens});
+  }
+  return reply;
+}
+
+std::optional<pipeline::ShardView> NodeRuntime::shard_view(const wire::OpenRequest& request) const {
+  // A session that is here already goes on with a shard that drains.
+  const bool known = table_.keys(request.key()).has_value();
+  const auto shard = known ? shards_.find(request.identity, request.range, request.takes_ids)
+                           : shards_.find_open(request.identity, request.range, request.takes_ids);
+  if (shard == nullptr) return std::nullopt;
+  const engine::ModelProfile& profile = shard->profile();
+  const auto format = engine_->compute() == engine::ComputeType::kFloat32 ? engine::WeightFormat::kFloat32
+                                                                          : engine::WeightFormat::kBfloat16;
+  pipeline::ShardView view;
+  view.hidden_size = profile.hidden;
+  view.cache_bytes_per_token = profile.kv_bytes_per_token(request.range, format);
+  view.max_tokens = profile.max_positions;
+  view.ends_model = request.range.end == profile.layer_count();
+  return view;
+}
+
+Status NodeRuntime::check_room(const wire::OpenRequest& request,
+                               const std::optional<pipeline::ShardView>& view) const {
+  if (!view || table_.keys(request.key()).has_value()) return absl::OkStatus();
+  const engine::MemoryUse memory = engine_->memory();
+  const std::uint64_t tokens = std::min(request.max_tokens, view->max_tokens) + kBlockTokens - 1;
+  const std::uint64_t needed = tokens / kBlockTokens * kBlockTokens * view->cache_bytes_per_token;
+  // Sessions whose first step is still to come have their room reserved in the table, not yet in the engine.
+  const std::uint64_t caches = std::max(memory.cache_bytes, table_.stats().cache_bytes);
+  const std::uint64_t used = memory.weight_bytes + memory.working_bytes + caches;
+  const std::uint64_t free = memory.budget_bytes > used ? memory.budget_bytes - used : 0;
+  if (needed <= free) return absl::OkStatus();
+  return error(StatusCode::kResourceExhausted, "a cache of {} tokens needs {} bytes, {} are free",
+               request.max_tokens, needed, free);
+}
+
+void NodeRuntime::close(const wire::CloseRequest& request) {
+  ask([this, request] {
+    table_.close(request, now());
+    book_.sweep(table_);
+    return true;
+  });
+}
+
+wire::CursorsReply NodeRuntime::cursors(const wire::CursorsRequest& request) {
+  auto reply = ask([this, request] { return table_.cursors(request); });
+  if (reply) return *std::move(reply);
+  wire::CursorsReply unknown;
+  for (const wire::HopKey& hop : request.hops) unknown.hops.push_back({hop, false, {}, 0});
+  return unknown;
+}
+
+wire::RenewReply NodeRuntime::renew(const wire::RenewRequest& request) {
+  auto reply = ask([this, request] { return table_.renew(request, now()); });
+  return reply ? *std::move(reply) : wire::RenewReply{request.sessions};
+}
+
+std::vector<wire::SegmentAnswer> NodeRuntime::accept(std::vector<Arrival> segments) {
+  std::vector<wire::SegmentAnswer> unknown;
+  for (const Arrival& one : segments) {
+    unknown.push_back({one.segment.key(), one.segment.seq, wire::AnswerCode::kUnknownSession, {}});
+  }
+  auto answers = ask([this, segments = std::move(segments)]() mutable {
+    std::vector<wire::SegmentAnswer> list;
+    list.reserve(segments.size());
+    for (Arrival& one : segments) list.push_back(accept_one(std::move(one)));
+    return list;
+  });
+  return answers ? *std::move(answers) : unknown;
+}
+
+wire::SegmentAnswer NodeRuntime::accept_one(Arrival arrival) {
+  if (!arrival.verified) {
+    const wire::HopKey hop = arrival.segment.key();
+    const auto keys = table_.keys(hop);
+    if (keys && keys->generation == arrival.segment.generation) {
+      // Opened between the check of the MAC and now: the sender tries again.
+      return {hop, arrival.segment.seq, wire::AnswerCode::kNotOpenedYet, {}};
+    }
+  }
+  return table_.accept(std::move(arrival.segment), now());
+}
+
+void NodeRuntime::loop() {
+  while (true) {
+    const bool ending = commands_.closed();  // asked first: what was pushed before is still carried out
+    const auto due = table_.next_wakeup();
+    auto command = commands_.pop_until(due ? std::min(*due, next_second_) : next_second_);
+    if (!command && ending) return;
+    // Whatever has come meanwhile is taken in before anything is sent: steps and frames then carry more.
+    for (std::size_t taken = 0; command && taken < 1024; ++taken) {
+      (*command)();
+      command = commands_.try_pop();
+    }
+    if (command) (*command)();
+    pump();
+  }
+}
+
+void NodeRuntime::pump() {
+  const TimePoint at = now();
+  const auto due = table_.next_wakeup();
+  if (due && *due <= at) table_.tick(at);
+  if (at >= next_second_) every_second();
+  if (!step_running_) step_running_ = begin_step();
+  send_frames();
+  send_to_heads();
+  if (auto freed = table_.take_freed(); !freed.empty()) executor_.free(std::move(freed));
+}
+
+void NodeRuntime::every_second() {
+  const TimePoint at = now();
+  next_second_ = at + std::chrono::seconds(1);
+  table_.tick(at);
+  book_.sweep(table_);
+  lanes_.end_idle(at);
+}
+
+bool NodeRuntime::begin_step() {
+  auto work = table_.next_step(now());
+  if (!work) return false;
+  StepJob job;
+  job.shard = shards_.find(work->identity, work->range, work->takes_ids);
+  running_heads_.clear();
+  for (const pipeline::StepSegment& segment : work->segments) {
+    const auto session = book_.find(segment.hop);
+    job.max_tokens.push_back(session ? session->max_tokens : segment.start + segment.rows);
+    if (work->takes_ids) running_heads_.push_back(segment.hop);
+  }
+  job.work = *std::move(work);
+  return executor_.run(std::move(job));
+}
+
+void NodeRuntime::step_done(pipeline::StepOutput output, const StepRecord& record) {
+  shards_.note_step(record.identity, record.range, record.lane, record.rows, record.took);
+  {
+    const std::lock_guard lock(totals_mutex_);
+    ++totals_.steps;
+    totals_.step_rows += record.rows;
+    totals_.step_segments += record.segments;
+    totals_.step_seconds += std::chrono::duration<double>(record.took).count();
+  }
+  auto shared = std::make_shared<pipeline::StepOutput>(std::move(output));
+  commands_.push([this, shared] {
+    table_.step_done(std::move(*shared), now());
+    step_running_ = false;
+    if (local_head_ == nullptr || running_heads_.empty()) return;
+    const wire::CursorsReply cursors = table_.cursors({std::exchange(running_heads_, {})});
+    for (const wire::CursorEntry& entry : cursors.hops) {
+      if (entry.known) local_head_->send(entry);
+    }
+  });
+}
+
+void NodeRuntime::send_frames() {
+  while (auto frame = table_.next_frame(now())) {
+    const std::uint64_t id = frame->id;
+    if (!lanes_.send(*std::move(frame))) {
+      table_.frame_failed(id, error(StatusCode::kResourceExhausted, "the lane is full"), now());
+    }
+  }
+  while (auto question = table_.next_ask(now())) {
+    const std::uint64_t id = question->id;
+    if (!lanes_.send(*std::move(question))) table_.ask_failed(id, now());
+  }
+}
+
+bool NodeRuntime::is_local(const std::string& head_url) const {
+  return local_head_ != nullptr && head_url == options_.local_head_url;
+}
+
+void NodeRuntime::send_to_heads() {
+  while (auto tokens = table_.next_tokens(now())) {
+    const std::uint64_t id = tokens->id;
+    const bool local = is_local(tokens->head_url);
+    const bool sent = local ? local_head_->send(*std::move(tokens)) : lanes_.send(*std::move(tokens));
+    if (!sent) table_.tokens_failed(id, now());
+  }
+  while (auto report = table_.next_report(now())) {
+    const std::uint64_t id = report->id;
+    const bool local = is_local(report->head_url);
+    const bool sent = local ? local_head_->send(*std::move(report)) : lanes_.send(*std::move(report));
+    if (!sent) table_.report_failed(id, now());
+  }
+}
+
+void NodeRuntime::frame_done(std::uint64_t id, StatusOr<std::vector<wire::SegmentAnswer>> answers) {
+  commands_.push([this, id, answers = std::move(answers)] {
+    if (answers.ok()) {
+      table_.frame_answered(id, *answers, now());
+    } else {
+      table_.frame_failed(id, answers.status(), now());
+    }
+  });
+}
+
+void NodeRuntime::ask_done(std::uint64_t id, StatusOr<wire::CursorsReply> reply) {
+  commands_.push([this, id, reply = std::move(reply)] {
+    if (reply.ok()) {
+      table_.ask_answered(id, *reply, now());
+    } else {
+      table_.ask_failed(id, now());
+    }
+  });
+}
+
+void NodeRuntime::tokens_done(std::uint64_t id, StatusOr<std::vector<wire::TokenAnswer>> answers) {
+  commands_.push([this, id, answers = std::move(answers)] {
+    if (answers.ok()) {
+      table_.tokens_answered(id, *answers, now());
+    } else {
+      table_.tokens_failed(id, now());
+    }
+  });
+}
+
+void NodeRuntime::report_done(std::uint64_t id, const Status& status) {
+  commands_.push([this, id, status] {
+    if (status.ok()) {
+      table_.report_answered(id);
+    } else {
+      table_.report_failed(id, now());
+    }
+  });
+}
+
+Status NodeRuntime::load_shard(const std::shared_ptr<hub::Checkpoint>& files, const ModelIdentity& identity,
+                               const engine::ShardSpec& spec, const engine::ProgressCallback& progress) {
+  MESH_ASSIGN_OR_RETURN(const bool needed, shards_.begin_load(identity, spec));
+  if (!needed) return absl::OkStatus();
+  const auto note = [&](const engine::LoadProgress& so_far) {
+    shards_.note_progress(identity, spec, so_far.bytes_done, so_far.bytes_total);
+    return !commands_.closed() && (!progress || progress(so_far));
+  };
+  auto shard = engine_->load(*files, identity, spec, note);
+  if (!shard.ok()) {
+    shards_.abandon_load(identity, spec);
+    return shard.status();
+  }
+  shards_.finish_load(*std::move(shard));
+  return absl::OkStatus();
+}
+
+Status NodeRuntime::drop_shard(const ModelIdentity& identity, const LayerRange& range) {
+  MESH_RETURN_IF_ERROR(shards_.begin_drain(identity, range));
+  book_.wait_unused(identity, range, now() + options_.drain);
+  shards_.remove(identity, range);
+  return absl::OkStatus();
+}
+
+StatusOr<engine::ModelProfile> NodeRuntime::profile(const ModelIdentity& identity) const {
+  return shards_.profile(identity);
+}
+
+StatusOr<ForwardReply> NodeRuntime::forward(ForwardRequest request) {
+  const auto shard = shards_.find(request.identity, request.range, !request.ids.empty());
+  if (shard == nullptr) {
+    return error(StatusCode::kNotFound, "layers {} of this model with {} as input are not held here",
+                 to_string(request.range), request.ids.empty() ? "hidden states" : "text");
+  }
+  auto promise = std::make_shared<std::promise<StatusOr<ForwardReply>>>();
+  auto future = promise->get_future();
+  auto shared = std::make_shared<ForwardRequest>(std::move(request));
+  const bool queued = executor_.call([this, promise, shard, shared] {
+    promise->set_value(forwards_.run(shard, std::move(*shared), now()));
+  });
+  if (!queued) return error(StatusCode::kUnavailable, "the node stops");
+  return future.get();
+}
+
+NodeFigures NodeRuntime::figures() {
+  NodeFigures figures;
+  {
+    const std::lock_guard lock(totals_mutex_);
+    figures = totals_;
+  }
+  if (auto stats = ask([this] { return table_.stats(); })) figures.hop = *stats;
+  figures.memory = engine_->memory();
+  figures.shards = shards_.figures();
+  figures.links = lanes_.counters();
+  return figures;
+}
+
+void NodeRuntime::set_draining(bool draining) {
+  ask([this, draining] {
+    table_.set_draining(draining);
+    return true;
+  });
+}
+
+void NodeRuntime::wait_idle(Duration longest) {
+  book_.wait_empty(now() + longest);
+}
+
+}  // namespace mesh

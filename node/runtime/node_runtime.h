@@ -1,0 +1,101 @@
+#pragma once
+
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+#include "common/base/bounded_queue.h"
+#include "node/node.h"
+#include "node/runtime/executor.h"
+#include "node/runtime/forward.h"
+#include "node/runtime/lane_events.h"
+#include "node/runtime/lanes.h"
+#include "node/runtime/local_head.h"
+#include "node/runtime/session_book.h"
+#include "node/runtime/shard_set.h"
+
+namespace mesh {
+
+/// Node with its threads. One engine thread owns the hop table: every other thread gives it commands through
+/// a bounded queue, and it never waits for a device, a socket or another program.
+class NodeRuntime final : public Node, private LaneEvents {
+ public:
+  NodeRuntime(NodeOptions options, std::unique_ptr<engine::Engine> engine, HeadSink* sink);
+  ~NodeRuntime() override;
+
+  wire::OpenReply open(const wire::OpenRequest& request) override;
+  void close(const wire::CloseRequest& request) override;
+  wire::CursorsReply cursors(const wire::CursorsRequest& request) override;
+  wire::RenewReply renew(const wire::RenewRequest& request) override;
+  std::vector<wire::SegmentAnswer> accept(std::vector<Arrival> segments) override;
+  std::optional<pipeline::SessionKeys> keys(const wire::HopKey& hop) override { return book_.keys(hop); }
+
+  Status load_shard(const std::shared_ptr<hub::Checkpoint>& files, const ModelIdentity& identity,
+                    const engine::ShardSpec& spec, const engine::ProgressCallback& progress) override;
+  Status drop_shard(const ModelIdentity& identity, const LayerRange& range) override;
+  std::vector<wire::ShardStatus> shards() const override { return shards_.statuses(); }
+  StatusOr<engine::ModelProfile> profile(const ModelIdentity& identity) const override;
+
+  StatusOr<ForwardReply> forward(ForwardRequest request) override;
+
+  NodeFigures figures() override;
+  engine::Engine& engine() override { return *engine_; }
+  void set_draining(bool draining) override;
+  void wait_idle(Duration longest) override;
+  void stop() override;
+
+ private:
+  using Command = std::function<void()>;
+
+  void frame_done(std::uint64_t id, StatusOr<std::vector<wire::SegmentAnswer>> answers) override;
+  void ask_done(std::uint64_t id, StatusOr<wire::CursorsReply> reply) override;
+  void tokens_done(std::uint64_t id, StatusOr<std::vector<wire::TokenAnswer>> answers) override;
+  void report_done(std::uint64_t id, const Status& status) override;
+  void step_done(pipeline::StepOutput output, const StepRecord& record);
+
+  /// Runs `call` on the engine thread and waits for it; nothing when the node stops.
+  template <class Call>
+  auto ask(Call call) -> std::optional<std::invoke_result_t<Call>>;
+
+  // Engine thread only.
+  void loop();
+  void pump();
+  bool begin_step();
+  void send_frames();
+  void send_to_heads();
+  void every_second();
+  wire::OpenReply open_here(const wire::OpenRequest& request);
+  /// kResourceExhausted when a new session's cache would not fit beside what the engine holds now.
+  Status check_room(const wire::OpenRequest& request, const std::optional<pipeline::ShardView>& view) const;
+  std::optional<pipeline::ShardView> shard_view(const wire::OpenRequest& request) const;
+  wire::SegmentAnswer accept_one(Arrival arrival);
+  TimePoint now() const { return clock_.now(); }
+  bool is_local(const std::string& head_url) const;
+
+  const NodeOptions options_;
+  const SteadyClock clock_;
+  std::unique_ptr<engine::Engine> engine_;
+  ShardSet shards_;
+  SessionBook book_;
+  BoundedQueue<Command> commands_{8192};
+  pipeline::HopTable table_;
+  Lanes lanes_;
+  std::unique_ptr<LocalHead> local_head_;
+  Executor executor_;
+  ForwardSessions forwards_;  ///< executor thread only
+
+  bool step_running_ = false;
+  std::vector<wire::HopKey> running_heads_;  ///< of the running step, sessions whose input is ids
+  TimePoint next_second_;
+
+  mutable std::mutex totals_mutex_;
+  NodeFigures totals_;  ///< the step counters alone
+  std::thread thread_;
+};
+
+}  // namespace mesh

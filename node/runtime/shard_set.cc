@@ -1,0 +1,174 @@
+#include "node/runtime/shard_set.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace mesh {
+namespace {
+
+constexpr double kNewShare = 0.2;  // of a new measurement in a moving average
+constexpr double kPrefillRows = 128;
+
+void average(double& mean, double value) {
+  mean = mean == 0 ? value : mean + kNewShare * (value - mean);
+}
+
+double seconds_of(Duration time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+}  // namespace
+
+bool can_run(const engine::ModelProfile& profile, const engine::ShardSpec& spec, const LayerRange& range,
+             bool takes_ids) {
+  if (range.begin > range.end || !profile.allows(range)) return false;
+  if (takes_ids && (range.begin != 0 || !spec.embedding)) return false;
+  if (range.empty()) return takes_ids;
+  if (!spec.range.contains(range)) return false;
+  return range.end != profile.layer_count() || spec.head;
+}
+
+StatusOr<bool> ShardSet::begin_load(const ModelIdentity& identity, const engine::ShardSpec& spec) {
+  const std::lock_guard lock(mutex_);
+  for (const Entry& held : entries_) {
+    const auto& has = held.figures.spec;
+    if (held.figures.status.model != identity) continue;
+    if (held.shard == nullptr && has == spec) {
+      return error(StatusCode::kAlreadyExists, "layers {} are being loaded already", to_string(spec.range));
+    }
+    const bool parts =
+        has.range.contains(spec.range) && has.embedding >= spec.embedding && has.head >= spec.head;
+    if (held.shard != nullptr && parts && held.figures.status.state == wire::ShardState::kReady) return false;
+  }
+  Entry fresh;
+  fresh.figures.spec = spec;
+  fresh.figures.status = {identity, spec.range, wire::ShardState::kLoading, 0, 0};
+  entries_.push_back(std::move(fresh));
+  return true;
+}
+
+ShardSet::Entry* ShardSet::entry(const ModelIdentity& identity, const engine::ShardSpec& spec) {
+  for (Entry& held : entries_) {
+    if (held.shard == nullptr && held.figures.status.model == identity && held.figures.spec == spec)
+      return &held;
+  }
+  return nullptr;
+}
+
+void ShardSet::note_progress(const ModelIdentity& identity, const engine::ShardSpec& spec, std::uint64_t done,
+                             std::uint64_t total) {
+  const std::lock_guard lock(mutex_);
+  if (Entry* loading = entry(identity, spec)) {
+    loading->figures.status.bytes_done = done;
+    loading->figures.status.bytes_total = total;
+  }
+}
+
+void ShardSet::finish_load(ShardPtr shard) {
+  const std::lock_guard lock(mutex_);
+  if (Entry* loading = entry(shard->identity(), shard->spec())) {
+    auto& status = loading->figures.status;
+    status.state = wire::ShardState::kReady;
+    status.bytes_total = std::max(status.bytes_total, shard->bytes());
+    status.bytes_done = status.bytes_total;
+    loading->figures.memory_bytes = shard->bytes();
+    loading->shard = std::move(shard);
+  }
+}
+
+void ShardSet::abandon_load(const ModelIdentity& identity, const engine::ShardSpec& spec) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(entries_, [&](const Entry& held) {
+    return held.shard == nullptr && held.figures.status.model == identity && held.figures.spec == spec;
+  });
+}
+
+ShardSet::ShardPtr ShardSet::find_in(const ModelIdentity& identity, const LayerRange& range, bool takes_ids,
+                                     bool draining) const {
+  const std::lock_guard lock(mutex_);
+  ShardPtr found;
+  for (const Entry& held : entries_) {
+    if (held.shard == nullptr || held.figures.status.model != identity) continue;
+    const bool ready = held.figures.status.state == wire::ShardState::kReady;
+    if (!ready && !draining) continue;
+    if (!can_run(held.shard->profile(), held.shard->spec(), range, takes_ids)) continue;
+    if (ready) return held.shard;
+    found = held.shard;
+  }
+  return found;
+}
+
+ShardSet::ShardPtr ShardSet::find(const ModelIdentity& identity, const LayerRange& range,
+                                  bool takes_ids) const {
+  return find_in(identity, range, takes_ids, true);
+}
+
+ShardSet::ShardPtr ShardSet::find_open(const ModelIdentity& identity, const LayerRange& range,
+                                       bool takes_ids) const {
+  return find_in(identity, range, takes_ids, false);
+}
+
+StatusOr<engine::ModelProfile> ShardSet::profile(const ModelIdentity& identity) const {
+  const std::lock_guard lock(mutex_);
+  for (const Entry& held : entries_) {
+    if (held.shard != nullptr && held.figures.status.model == identity) return held.shard->profile();
+  }
+  return error(StatusCode::kNotFound, "no shard of model {} is loaded here", identity.hex());
+}
+
+Status ShardSet::begin_drain(const ModelIdentity& identity, const LayerRange& range) {
+  const std::lock_guard lock(mutex_);
+  std::string held_ranges;
+  for (Entry& held : entries_) {
+    if (held.shard == nullptr || held.figures.status.model != identity) continue;
+    if (held.figures.spec.range == range) {
+      held.figures.status.state = wire::ShardState::kDraining;
+      return absl::OkStatus();
+    }
+    held_ranges += " " + to_string(held.figures.spec.range);
+  }
+  return error(StatusCode::kNotFound, "no shard has exactly layers {}; held:{}", to_string(range),
+               held_ranges.empty() ? " none" : held_ranges);
+}
+
+void ShardSet::remove(const ModelIdentity& identity, const LayerRange& range) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(entries_, [&](const Entry& held) {
+    return held.shard != nullptr && held.figures.status.model == identity && held.figures.spec.range == range;
+  });
+}
+
+void ShardSet::note_step(const ModelIdentity& identity, const LayerRange& range, wire::Lane lane,
+                         std::uint32_t rows, Duration took) {
+  const std::lock_guard lock(mutex_);
+  for (Entry& held : entries_) {
+    if (held.shard == nullptr || held.figures.status.model != identity) continue;
+    if (!held.figures.spec.range.contains(range)) continue;
+    ShardFigures& figures = held.figures;
+    ++figures.steps;
+    figures.rows += rows;
+    const double seconds = seconds_of(took);
+    if (lane == wire::Lane::kDecode) {
+      average(figures.decode_seconds, seconds);
+    } else if (rows > 0) {
+      average(figures.prefill_seconds, seconds * kPrefillRows / rows);
+    }
+    return;
+  }
+}
+
+std::vector<wire::ShardStatus> ShardSet::statuses() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<wire::ShardStatus> statuses;
+  for (const Entry& held : entries_) statuses.push_back(held.figures.status);
+  return statuses;
+}
+
+std::vector<ShardFigures> ShardSet::figures() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<ShardFigures> all;
+  for (const Entry& held : entries_) all.push_back(held.figures);
+  return all;
+}
+
+}  // namespace mesh

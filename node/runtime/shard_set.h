@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/wire/control.h"
+#include "node/engine/engine.h"
+#include "node/node.h"
+
+namespace mesh {
+
+/// The shards that this node holds, loads and drains. Any thread.
+class ShardSet {
+ public:
+  using ShardPtr = std::shared_ptr<const engine::Shard>;
+
+  /// False when a ready shard has these parts already, or one is being loaded.
+  StatusOr<bool> begin_load(const ModelIdentity& identity, const engine::ShardSpec& spec);
+  void note_progress(const ModelIdentity& identity, const engine::ShardSpec& spec, std::uint64_t done,
+                     std::uint64_t total);
+  void finish_load(ShardPtr shard);
+  void abandon_load(const ModelIdentity& identity, const engine::ShardSpec& spec);
+
+  /// A shard that can run `range` of the model, one that does not drain if possible; null when none.
+  ShardPtr find(const ModelIdentity& identity, const LayerRange& range, bool takes_ids) const;
+  /// The same among those that take new sessions.
+  ShardPtr find_open(const ModelIdentity& identity, const LayerRange& range, bool takes_ids) const;
+  StatusOr<engine::ModelProfile> profile(const ModelIdentity& identity) const;
+
+  /// kNotFound with what is held instead.
+  Status begin_drain(const ModelIdentity& identity, const LayerRange& range);
+  /// The shard goes; its memory is freed with its last user.
+  void remove(const ModelIdentity& identity, const LayerRange& range);
+
+  void note_step(const ModelIdentity& identity, const LayerRange& range, wire::Lane lane, std::uint32_t rows,
+                 Duration took);
+  std::vector<wire::ShardStatus> statuses() const;
+  std::vector<ShardFigures> figures() const;
+
+ private:
+  struct Entry {
+    ShardFigures figures;
+    ShardPtr shard;  ///< null while loading
+  };
+  ShardPtr find_in(const ModelIdentity& identity, const LayerRange& range, bool takes_ids,
+                   bool draining) const;
+  Entry* entry(const ModelIdentity& identity, const engine::ShardSpec& spec);
+
+  mutable std::mutex mutex_;
+  std::vector<Entry> entries_;
+};
+
+/// Whether a shard of `profile` with `spec` can run `range`.
+bool can_run(const engine::ModelProfile& profile, const engine::ShardSpec& spec, const LayerRange& range,
+             bool takes_ids);
+
+}  // namespace mesh
