@@ -1,0 +1,167 @@
+// Linear layers and attention, each figure as a share of this machine's limits measured in the same run.
+// kernels [--path portable|avx2|avx512] [--threads N] [--seconds S]
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "node/engine/ops/attention.h"
+#include "node/engine/ops/linear.h"
+#include "tests/bench/machine_limits.h"
+
+namespace mesh::bench {
+namespace {
+using namespace ops;
+
+struct Settings {
+  std::string path;
+  int threads = static_cast<int>(std::thread::hardware_concurrency());
+  double seconds = 0.3;
+};
+
+double seconds_of(const std::function<void()>& call) {
+  const auto start = std::chrono::steady_clock::now();
+  call();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Seconds of one round of calls 0 … count − 1: of each call the least time over rounds that take `seconds`
+/// together. Other programs' share of the cores thus matters little.
+double best_round(double seconds, std::size_t count, const std::function<void(std::size_t)>& call) {
+  std::vector<double> best(count, 1e9);
+  double total = 0;
+  for (int round = 0; round < 3 || total < seconds; ++round) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const double time = seconds_of([&] { call(i); });
+      best[i] = std::min(best[i], time);
+      total += time;
+    }
+  }
+  return std::accumulate(best.begin(), best.end(), 0.0);
+}
+
+double best_time(double seconds, const std::function<void()>& call) {
+  return best_round(seconds, 1, [&](std::size_t) { call(); });
+}
+
+std::vector<float> random_values(std::int64_t count) {
+  std::mt19937 engine(1);
+  std::uniform_real_distribution<float> values(-1, 1);
+  std::vector<float> result(static_cast<std::size_t>(count));
+  for (float& value : result) value = values(engine);
+  return result;
+}
+
+PackedLinear random_linear(std::int64_t out, std::int64_t in, Element element) {
+  auto packer = LinearPacker::create(out, in, element);
+  const auto row = random_values(in);
+  for (std::int64_t i = 0; i < out; ++i) packer->append_rows(row.data(), Element::kF32, 1, in).IgnoreError();
+  return *packer->finish();
+}
+
+// Enough copies of a layer that together they exceed the caches, used in turn, as a model's layers are.
+void bench_linear(CpuBackend& backend, const MachineLimits& limits, double seconds, std::int64_t n,
+                  std::int64_t k, Element element) {
+  constexpr std::size_t kBytes = std::size_t{128} << 20;
+  std::vector<PackedLinear> layers;
+  for (std::size_t bytes = 0; bytes < kBytes;) {
+    layers.push_back(random_linear(n, k, element));
+    bytes += layers.back().bytes();
+  }
+  for (const std::int64_t m : {1, 2, 4, 8, 16, 32, 128}) {
+    const auto x = random_values(m * k);
+    std::vector<float> y(static_cast<std::size_t>(m * n));
+    const double time = best_round(seconds, layers.size(), [&](std::size_t i) {
+      linear(backend, layers[i], {x.data(), m, k}, {y.data(), m, n});
+    });
+    const auto count = static_cast<double>(layers.size());
+    const double bytes = count * static_cast<double>(layers[0].bytes()) / time;
+    const double flops = count * 2.0 * static_cast<double>(m * n * k) / time;
+    fmt::print(
+        "linear {} {:5} × {:5}  M {:4}  {:9.1f} µs  {:5.1f} GB/s {:3.0f} %  {:6.1f} GFLOP/s {:3.0f} %\n",
+        element == Element::kBf16 ? "bf16" : "fp32", n, k, m, time / count * 1e6, bytes * 1e-9,
+        100 * bytes / limits.read_bytes_per_s, flops * 1e-9, 100 * flops / limits.matrix_flops);
+  }
+}
+
+void bench_attention(CpuBackend& backend, const MachineLimits& limits, double seconds, std::int64_t heads,
+                     std::int64_t kv_heads, std::int64_t dim, Element element) {
+  const KvLayout layout{kv_heads, dim, element};
+  for (const auto& [start, rows] :
+       {std::pair<std::int64_t, std::int64_t>{255, 1}, {1023, 1}, {0, 128}, {896, 128}, {0, 1024}}) {
+    const std::int64_t blocks = (start + rows + KvLayout::kBlock - 1) / KvLayout::kBlock;
+    const auto memory = AlignedBytes::allocate(static_cast<std::size_t>(blocks * layout.block_bytes()));
+    std::vector<std::byte*> table;
+    for (std::int64_t i = 0; i < blocks; ++i) table.push_back(memory->data() + i * layout.block_bytes());
+    const auto k = random_values((start + rows) * kv_heads * dim);
+    const AttentionSegment all{0, start + rows, 0, table};
+    const ConstMatrix keys(k.data(), start + rows, kv_heads * dim);
+    append_kv(backend, layout, {&all, 1}, keys, keys);
+    const AttentionSegment segment{0, rows, start, table};
+    const auto q = random_values(rows * heads * dim);
+    std::vector<float> out(q.size());
+    const double append =
+        best_time(seconds / 4, [&] { append_kv(backend, layout, {&segment, 1}, keys, keys); });
+    const double time = best_time(seconds, [&] {
+      attention(backend, layout, {heads, 0, 1 / std::sqrt(static_cast<float>(dim))}, {&segment, 1},
+                {q.data(), rows, heads * dim}, {out.data(), rows, heads * dim});
+    });
+    const double pairs = static_cast<double>(rows * start) + 0.5 * static_cast<double>(rows * (rows + 1));
+    const double flops = 4.0 * pairs * static_cast<double>(heads * dim) / time;
+    const double bytes =
+        static_cast<double>((start + rows) * kv_heads * dim * 2 * element_size(element)) / time;
+    fmt::print(
+        "attention {} {:2}/{} × {:3}  start {:4} rows {:4}  {:9.1f} µs  {:5.1f} GB/s  {:6.1f} GFLOP/s "
+        "{:3.0f} %  append {:.1f} µs\n",
+        element == Element::kBf16 ? "bf16" : "fp32", heads, kv_heads, dim, start, rows, time * 1e6,
+        bytes * 1e-9, flops * 1e-9, 100 * flops / limits.matrix_flops, append * 1e6);
+  }
+}
+
+int run(const Settings& settings) {
+  CpuBackend::Options options;
+  options.threads = settings.threads;
+  if (!settings.path.empty()) {
+    const auto path = parse_cpu_path(settings.path);
+    if (!path.ok()) return fmt::print(stderr, "{}\n", message_of(path.status())), 2;
+    options.path = *path;
+  }
+  const auto backend = CpuBackend::create(options);
+  if (!backend.ok()) return fmt::print(stderr, "{}\n", message_of(backend.status())), 1;
+  const MachineLimits limits = measure_limits(settings.threads);
+  fmt::print("path {}, {} threads\n{}\n", to_string((*backend)->path()), settings.threads, to_string(limits));
+  for (const auto& [n, k] : {std::pair<std::int64_t, std::int64_t>{960, 576},
+                             {576, 576},
+                             {3072, 576},
+                             {576, 1536},
+                             {49152, 576},
+                             {16384, 2048},
+                             {2048, 8192}}) {
+    bench_linear(**backend, limits, settings.seconds, n, k, Element::kBf16);
+  }
+  bench_linear(**backend, limits, settings.seconds, 3072, 576, Element::kF32);
+  for (const Element element : {Element::kBf16, Element::kF32}) {
+    bench_attention(**backend, limits, settings.seconds, 9, 3, 64, element);
+    bench_attention(**backend, limits, settings.seconds, 32, 8, 64, element);
+  }
+  return 0;
+}
+}  // namespace
+}  // namespace mesh::bench
+
+int main(int argc, char** argv) {
+  mesh::bench::Settings settings;
+  CLI::App app("Linear layers and attention as shares of this machine's limits");
+  app.add_option("--path", settings.path, "portable, avx2 or avx512; the best of the machine by default");
+  app.add_option("--threads", settings.threads, "all cores by default")->check(CLI::PositiveNumber);
+  app.add_option("--seconds", settings.seconds, "for each figure");
+  CLI11_PARSE(app, argc, argv);
+  return mesh::bench::run(settings);
+}
