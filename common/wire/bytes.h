@@ -29,8 +29,8 @@ class ByteWriter {
   std::string& out_;
 };
 
-/// Takes little-endian values from the front of a buffer. After the first read beyond the end all reads give zero or
-/// nothing and ok() is false.
+/// Takes little-endian values from the front of a buffer. After the first read beyond the end all reads give
+/// zero or nothing and ok() is false.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : bytes_(bytes) {}

@@ -16,7 +16,8 @@ enum class Codec : std::uint8_t {
   kSplit = 2,  ///< one zstd frame over the exponents, then sign and mantissa bytes as they are
 };
 
-/// What `--wire-codec` may say. kAuto takes kSplit where the measured link is slow enough to gain (CodecChooser).
+/// What `--wire-codec` may say. kAuto takes kSplit where the measured link is slow enough to gain
+/// (CodecChooser).
 enum class CodecPolicy : std::uint8_t { kAuto, kZstd, kSplit, kIdentity };
 StatusOr<CodecPolicy> parse_codec_policy(std::string_view name);
 std::string_view name_of(Codec codec);
@@ -31,8 +32,8 @@ class HiddenCodec {
 
   /// Appends the coded bytes to `out`. `raw` has an even size.
   void encode(Codec codec, std::string_view raw, std::string& out);
-  /// Exactly `raw_size` bytes, known before from the segment's header; nothing larger is ever allocated. Refuses any
-  /// other content size, more than one frame, skippable frames and dictionaries.
+  /// Exactly `raw_size` bytes, known before from the segment's header; nothing larger is ever allocated.
+  /// Refuses any other content size, more than one frame, skippable frames and dictionaries.
   StatusOr<std::string> decode(Codec codec, std::string_view coded, std::size_t raw_size);
 
  private:

@@ -18,7 +18,8 @@ inline constexpr std::uint64_t kMaxFrameBytes = std::uint64_t{256} << 20;
 inline constexpr std::size_t kFrameHeaderBytes = 12;
 inline constexpr std::size_t kSegmentHeaderBytes = 112;
 
-/// A segment as it came: all but the hidden states, which stay coded until the MAC was checked. Views into the frame.
+/// A segment as it came: all but the hidden states, which stay coded until the MAC was checked. Views into
+/// the frame.
 struct ReceivedSegment {
   Segment segment;
   Codec codec = Codec::kIdentity;

@@ -67,7 +67,7 @@ struct Segment {
 
   HopKey key() const { return {session, range.begin}; }
   Position end() const { return start + rows; }
-  /// Raw bytes of everything but the header: what a Window counts. 2·H a row for hidden states, 4 an id.
+  /// Raw bytes of everything but the header: 2·H a row for hidden states, 4 an id.
   std::uint64_t raw_bytes() const;
 };
 

@@ -6,8 +6,8 @@
 #include "common/base/status.h"
 #include "common/wire/messages.h"
 
-/// The JSON bodies of a session's control messages (proto-docs/http.md). Readers take any text: they refuse what breaks
-/// the limits of messages.h, unknown fields and contradictions, and name the field.
+/// The JSON bodies of a session's control messages (proto-docs/http.md). Readers take any text: they refuse
+/// what breaks the limits of messages.h, unknown fields and contradictions, and name the field.
 namespace mesh::wire {
 
 inline constexpr std::string_view kOpenRoute = "/mesh/v1/sessions/open";

@@ -13,17 +13,19 @@
 
 namespace mesh::pipeline {
 
+struct HopFaults;
+
 struct HopOptions {
   std::uint64_t cache_bytes = std::uint64_t{1} << 30;      ///< for the caches of all sessions
   std::uint64_t inbound_bytes = std::uint64_t{256} << 20;  ///< for the windows of all sessions
   std::uint64_t kept_bytes = std::uint64_t{512} << 20;     ///< for kept outputs of all sessions
   std::uint32_t cache_block = 128;                         ///< tokens
   std::size_t max_sessions = 4096;
-  wire::Window window{.segments = 16, .bytes = 0};  ///< bytes 0: 1,024 rows of hidden states
-  std::uint32_t decode_rows = 64;                   ///< most rows of a decode step
-  std::uint32_t prefill_rows = 128;                 ///< a larger segment makes a step alone
-  std::uint32_t replay_rows = 128;                  ///< rows of a resent segment
-  std::size_t frames_in_flight = 2;                 ///< per next hop and lane
+  wire::Window window;               ///< granted to every session
+  std::uint32_t decode_rows = 64;    ///< most rows of a decode step
+  std::uint32_t prefill_rows = 128;  ///< a larger segment makes a step alone
+  std::uint32_t replay_rows = 128;   ///< rows of a resent segment
+  std::size_t frames_in_flight = 2;  ///< per next hop and lane
   std::size_t max_frame_segments = 64;
   std::uint64_t max_frame_bytes = std::uint64_t{4} << 20;  ///< raw; one segment may exceed it alone
   Duration token_repeat = std::chrono::milliseconds(500);
@@ -143,7 +145,10 @@ class HopTable {
   HopStats stats() const;
 
  private:
+  friend class HopTableTester;  // the simulator's, to plant faults
   class Impl;
+  HopTable(HopOptions options, const HopFaults& faults);
+
   std::unique_ptr<Impl> impl_;
 };
 

@@ -145,7 +145,8 @@ class HeadTable {
   /// Secret of the session's current generation, for the check of a token message's MAC before token().
   std::optional<SessionSecret> secret(const SessionId& session, Generation generation) const;
   wire::TokenAnswer token(const wire::TokenMessage& message, TimePoint now);
-  void report(const wire::Report& report, TimePoint now);
+  /// `from`: whose key signed the report; another than the hop it speaks of is ignored.
+  void report(const NodeId& from, const wire::Report& report, TimePoint now);
   /// The registry says that a node is gone (lease over, left): its sessions need not wait for their
   /// deadlines.
   void node_lost(const NodeId& node, TimePoint now);
