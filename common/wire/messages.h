@@ -45,11 +45,11 @@ struct Cursor {
   friend auto operator<=>(const Cursor&, const Cursor&) = default;
 };
 
-/// What a sender may have outstanding: segments with seq ≤ applied + segments, and raw bytes beyond
-/// `applied`.
+/// What a sender may have outstanding: seq ≤ applied + segments, and so many rows with a seq above `applied`.
+/// The receiver has reserved the rows' bytes. Version 1 grants the default, always.
 struct Window {
-  std::uint32_t segments = 0;
-  std::uint64_t bytes = 0;
+  std::uint32_t segments = 16;
+  std::uint32_t rows = 1024;
 
   friend auto operator<=>(const Window&, const Window&) = default;
 };
