@@ -16,10 +16,11 @@ enum class Activation : std::uint8_t {
   kGeluErf,   ///< x·Φ(x)
 };
 
-/// A tensor as it lies on disk. Names have no prefix; see DecoderSpec::prefixes.
+/// A tensor as it lies on disk. DecoderSpec::prefixes come before its name, unless it stands outside of them.
 struct TensorSource {
   std::string name;
   std::vector<std::uint64_t> shape;
+  bool prefixed = true;
 };
 
 /// A matrix [out, in] in memory, made of one or more tensors stacked by rows.
@@ -84,9 +85,9 @@ struct DecoderSpec {
   EmbeddingPlan embedding_plan;
   std::vector<LayerPlan> layer_plans;
   HeadPlan head_plan;
-  /// Prefixes that a checkpoint may put before every name except the untied head's; the first that fits is used.
+  /// What a checkpoint may put before prefixed names; the first that fits is used.
   std::vector<std::string> prefixes;
-  /// Names, without prefix, that may be left unread: an exact name, or "*" + suffix.
+  /// Names that may be left unread, with or without prefix: an exact name, or "*" + suffix.
   std::vector<std::string> ignorable;
 };
 

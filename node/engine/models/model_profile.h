@@ -44,6 +44,8 @@ struct ModelProfile {
   std::uint32_t layer_count() const { return static_cast<std::uint32_t>(layers.size()); }
   /// True for ranges that lie in the model and whose ends are split points. [k, k) is fine.
   bool allows(const LayerRange& range) const;
+  /// How matrices are kept under a compute type: bfloat16 also under float32 when they are bfloat16 on disk.
+  WeightFormat matrix_format(WeightFormat compute) const;
   /// Bytes of the weights of a shard. A tied matrix counts once when the shard has embedding and head.
   std::uint64_t weight_bytes(const LayerRange& range, bool embedding, bool head, WeightFormat format) const;
   /// KV bytes of one token over the layers of `range`; KV values have 4 bytes in float32, 2 in bfloat16.

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "node/engine/device/device_ops.h"
+#include "node/engine/engine.h"
+#include "node/engine/weights/memory_budget.h"
+
+namespace mesh::engine {
+
+/// Tokens of one KV block.
+inline constexpr Position kBlockTokens = 128;
+
+/// KV of one session for the layers of one range. A block holds 128 tokens of all these layers, layer after layer; its
+/// memory is taken when the first token comes to it, out of what was reserved at opening.
+class SessionCache {
+ public:
+  SessionCache(const ModelIdentity& model, const LayerRange& range, const ops::KvLayout& layout,
+               std::int64_t layer_block_bytes, Position max_positions, MemoryBudget::Reservation memory)
+      : model_(model),
+        range_(range),
+        layout_(layout),
+        layer_block_bytes_(layer_block_bytes),
+        max_positions_(max_positions),
+        memory_(std::move(memory)) {}
+
+  const ModelIdentity& model() const { return model_; }
+  const LayerRange& range() const { return range_; }
+  const ops::KvLayout& layout() const { return layout_; }
+  Position max_positions() const { return max_positions_; }
+  std::uint64_t reserved_bytes() const { return memory_.bytes(); }
+  std::uint64_t reserved_blocks() const;
+
+  /// Takes memory for the tokens [0, positions). The executor alone.
+  Status grow(DeviceOps& ops, Position positions);
+  /// Where layer `layer` (of the model) has its blocks, one for each block taken.
+  std::vector<std::byte*> blocks_of(std::uint32_t layer) const;
+
+ private:
+  friend class CacheTable;
+  const ModelIdentity model_;
+  const LayerRange range_;
+  const ops::KvLayout layout_;
+  const std::int64_t layer_block_bytes_;
+  const Position max_positions_;
+  MemoryBudget::Reservation memory_;
+  std::vector<DeviceMemory> blocks_;
+  // Under the table's mutex:
+  Position next_ = 0;
+  bool in_step_ = false;
+};
+
+/// All caches and their cursors. Thread-safe.
+class CacheTable {
+ public:
+  CacheTable(DeviceOps& ops, MemoryBudget& budget) : ops_(ops), budget_(budget) {}
+
+  StatusOr<CacheId> open(const ModelIdentity& model, const LayerRange& range, const ops::KvLayout& layout,
+                         Position max_positions);
+  Status trim(CacheId id, Position position);
+  void close(CacheId id);
+  StatusOr<CacheState> state(CacheId id) const;
+  std::uint64_t count() const;
+  std::uint64_t blocks() const;
+
+  /// Lends a cache to a step: it must be open, of this model and range, lent to no other segment, and its cursor at
+  /// least `start`, which then becomes the cursor.
+  StatusOr<std::shared_ptr<SessionCache>> lend(CacheId id, const ModelIdentity& model, const LayerRange& range,
+                                               Position start, std::uint32_t rows);
+  /// Ends the loan; `next` is the new cursor.
+  void give_back(SessionCache& cache, Position next);
+
+ private:
+  StatusOr<std::shared_ptr<SessionCache>> find(CacheId id) const;
+
+  DeviceOps& ops_;
+  MemoryBudget& budget_;
+  mutable std::mutex mutex_;
+  std::map<CacheId, std::shared_ptr<SessionCache>> caches_;
+  CacheId last_id_;
+};
+
+}  // namespace mesh::engine

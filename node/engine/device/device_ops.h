@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/status.h"
+#include "node/engine/ops/attention.h"
+#include "node/engine/ops/linear.h"
+#include "node/engine/ops/matrix.h"
+
+namespace mesh::engine {
+
+using ops::ConstMatrix;
+using ops::Element;
+using ops::Matrix;
+
+/// Memory on a device, zero-filled, 64-byte aligned; freed by any thread.
+using DeviceMemory = std::shared_ptr<std::byte>;
+
+/// A matrix [out, in] in a device's own layout. Immutable.
+class LinearWeight {
+ public:
+  virtual ~LinearWeight() = default;
+  virtual std::int64_t out_features() const = 0;
+  virtual std::int64_t in_features() const = 0;
+  virtual std::uint64_t bytes() const = 0;
+};
+
+/// Fills one LinearWeight; the methods are those of ops::LinearPacker. For loader threads.
+class LinearLoader {
+ public:
+  virtual ~LinearLoader() = default;
+  virtual Status append_rows(const void* data, Element type, std::int64_t rows, std::int64_t stride) = 0;
+  virtual Status append_transposed(const void* data, Element type, std::int64_t outs, std::int64_t stride) = 0;
+  virtual Status set_bias(std::int64_t first, std::span<const float> values) = 0;
+  virtual StatusOr<std::shared_ptr<const LinearWeight>> finish() = 0;
+};
+
+/// What the layers compute with: one implementation per kind of device. Matrices and float pointers of the compute
+/// methods are device memory, float32; the ops' meaning is that of node/engine/ops. Compute methods are called by
+/// one thread at a time and may only enqueue: finish() waits and reports what failed since the last finish().
+class DeviceOps {
+ public:
+  virtual ~DeviceOps() = default;
+  virtual std::uint64_t free_memory() const = 0;  ///< bytes that this process may still take
+
+  // Any thread.
+  virtual StatusOr<DeviceMemory> allocate(std::uint64_t bytes) = 0;
+  virtual StatusOr<DeviceMemory> upload_vector(std::span<const float> values) = 0;
+  virtual StatusOr<std::unique_ptr<LinearLoader>> linear_loader(std::int64_t out, std::int64_t in, Element element) = 0;
+  virtual std::int64_t kv_block_bytes(std::int64_t kv_heads, std::int64_t head_dim, Element element) const = 0;
+
+  // The executor alone.
+  virtual void upload(std::span<const float> host, float* device) = 0;
+  virtual void download(ConstMatrix device, float* host) = 0;  ///< waits
+  virtual void upload_bf16(const void* host, Matrix device) = 0;  ///< no gaps on the host, maybe unaligned
+  virtual void download_bf16(ConstMatrix device, void* host) = 0;  ///< rounds to nearest even; waits
+  virtual bool all_finite(ConstMatrix x) = 0;                      ///< waits
+  virtual void embed(const LinearWeight& table, std::span<const std::int32_t> rows, Matrix out) = 0;
+  virtual void linear(const LinearWeight& weight, ConstMatrix x, Matrix y, ops::Store store) = 0;
+  virtual void rms_norm(ConstMatrix x, const float* weight, float epsilon, Matrix out) = 0;
+  virtual void rms_norm_heads(Matrix x, std::int64_t heads, const float* weight, float epsilon) = 0;
+  virtual void layer_norm(ConstMatrix x, const float* weight, const float* bias, float epsilon, Matrix out) = 0;
+  virtual void rotary(Matrix x, std::int64_t heads, ConstMatrix cos, ConstMatrix sin) = 0;
+  virtual void append_kv(const ops::KvLayout& layout, std::span<const ops::AttentionSegment> segments, ConstMatrix k,
+                         ConstMatrix v) = 0;
+  virtual void attention(const ops::KvLayout& layout, const ops::AttentionOptions& options,
+                         std::span<const ops::AttentionSegment> segments, ConstMatrix q, Matrix out) = 0;
+  virtual void silu_mul(ConstMatrix x, Matrix out) = 0;
+  virtual void gelu_tanh(Matrix x) = 0;
+  virtual void gelu_exact(Matrix x) = 0;
+  virtual void add(Matrix x, ConstMatrix y) = 0;
+  virtual void gather_rows(ConstMatrix x, std::span<const std::int32_t> rows, Matrix out) = 0;
+  virtual Status finish() = 0;
+};
+
+/// The kernels of node/engine/ops on `threads` threads.
+StatusOr<std::unique_ptr<DeviceOps>> make_cpu_ops(unsigned threads);
+
+}  // namespace mesh::engine

@@ -1,0 +1,170 @@
+#include "node/engine/engine.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "common/hub/checkpoint.h"
+#include "node/engine/cache/cache_table.h"
+#include "node/engine/device/device_ops.h"
+#include "node/engine/exec/step.h"
+#include "node/engine/exec/workspace.h"
+#include "node/engine/weights/memory_budget.h"
+#include "node/engine/weights/shard_loader.h"
+
+namespace mesh::engine {
+namespace {
+
+constexpr std::uint64_t kLeftFree = std::uint64_t{1} << 30;
+
+class LocalEngine final : public Engine {
+ public:
+  LocalEngine(std::unique_ptr<DeviceOps> ops, Device device, ComputeType compute, std::uint64_t budget,
+              std::string note)
+      : ops_(std::move(ops)),
+        device_(device),
+        compute_(compute),
+        note_(std::move(note)),
+        budget_(budget),
+        caches_(*ops_, budget_),
+        runner_(*ops_, caches_) {}
+
+  Device device() const override { return device_; }
+  ComputeType compute() const override { return compute_; }
+  const std::string& device_note() const override { return note_; }
+
+  StatusOr<ShardNeeds> shard_needs(hub::Checkpoint& checkpoint, const ModelIdentity& identity,
+                                   const ShardSpec& spec) const override {
+    MESH_ASSIGN_OR_RETURN(const std::shared_ptr<ShardPlan> plan,
+                          plan_shard(context(), checkpoint, identity, spec));
+    ShardNeeds needs = needs_of(*plan);
+    const std::lock_guard lock(working_mutex_);
+    const std::uint64_t working = Workspace::bytes_for(decoder_of(*plan));
+    needs.working_bytes = working > working_.bytes() ? working - working_.bytes() : 0;
+    const std::uint64_t free = budget_.totals().free();
+    if (needs.total() > free) {
+      return not_enough_memory(fmt::format("{} of {}", to_string(spec), checkpoint.files().describe()), needs.total(),
+                               free);
+    }
+    return needs;
+  }
+
+  StatusOr<std::shared_ptr<const Shard>> load(hub::Checkpoint& checkpoint, const ModelIdentity& identity,
+                                              const ShardSpec& spec, const ProgressCallback& progress) override {
+    const LoadContext load = context();
+    MESH_ASSIGN_OR_RETURN(const std::shared_ptr<ShardPlan> plan, plan_shard(load, checkpoint, identity, spec));
+    MESH_RETURN_IF_ERROR(set_aside(Workspace::bytes_for(decoder_of(*plan))));
+    MESH_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedShard> shard, load_shard(load, checkpoint, *plan, progress));
+    return std::shared_ptr<const Shard>(std::move(shard));
+  }
+
+  StatusOr<CacheId> open_cache(const std::shared_ptr<const Shard>& shard, const LayerRange& range,
+                               Position max_positions) override {
+    const auto& loaded = static_cast<const LoadedShard&>(*shard);
+    MESH_RETURN_IF_ERROR(check_holds(loaded, range));
+    if (max_positions > loaded.profile().max_positions) {
+      return error(StatusCode::kOutOfRange, "{} tokens are more than the model takes ({})", max_positions,
+                   loaded.profile().max_positions);
+    }
+    const DecoderSpec& spec = *loaded.decoder;
+    const Element element = compute_ == ComputeType::kBfloat16 ? Element::kBf16 : Element::kF32;
+    return caches_.open(loaded.identity(), range, {spec.kv_heads, spec.head_dim, element}, max_positions);
+  }
+
+  Status trim(CacheId cache, Position position) override { return caches_.trim(cache, position); }
+  void close_cache(CacheId cache) override { caches_.close(cache); }
+  StatusOr<CacheState> cache_state(CacheId cache) const override { return caches_.state(cache); }
+
+  MemoryUse memory() const override {
+    const MemoryBudget::Totals totals = budget_.totals();
+    const auto used = [&](MemoryUseKind kind) { return totals.used[static_cast<std::size_t>(kind)]; };
+    return {.budget_bytes = totals.budget,
+            .weight_bytes = used(MemoryUseKind::kWeights),
+            .cache_bytes = used(MemoryUseKind::kCache),
+            .cache_blocks = caches_.blocks(),
+            .caches = caches_.count(),
+            .working_bytes = used(MemoryUseKind::kWorking)};
+  }
+
+  StatusOr<std::vector<SegmentResult>> step(const std::shared_ptr<const Shard>& shard, const LayerRange& range,
+                                            std::span<const Segment> segments) override {
+    const auto& loaded = static_cast<const LoadedShard&>(*shard);
+    MESH_RETURN_IF_ERROR(check_holds(loaded, range));
+    const std::lock_guard lock(step_mutex_);
+    return runner_.run(loaded, range, segments);
+  }
+
+ private:
+  LoadContext context() const {
+    return {*ops_, budget_, store_,
+            compute_ == ComputeType::kBfloat16 ? WeightFormat::kBfloat16 : WeightFormat::kFloat32};
+  }
+
+  /// Reserves the working space of steps, which stays.
+  Status set_aside(std::uint64_t working) {
+    const std::lock_guard lock(working_mutex_);
+    if (working <= working_.bytes()) return absl::OkStatus();
+    MESH_ASSIGN_OR_RETURN(MemoryBudget::Reservation more,
+                          budget_.reserve(MemoryUseKind::kWorking, working - working_.bytes(), "a step's activations"));
+    working_.merge(std::move(more));
+    return absl::OkStatus();
+  }
+
+  static Status check_holds(const LoadedShard& shard, const LayerRange& range) {
+    const bool in_model = shard.profile().allows(range);
+    if (in_model && (shard.spec().range.contains(range))) return absl::OkStatus();
+    return error(StatusCode::kInvalidArgument, "layers {} are not within this shard, which holds {}",
+                 to_string(range), to_string(shard.spec()));
+  }
+
+  const std::unique_ptr<DeviceOps> ops_;
+  const Device device_;
+  const ComputeType compute_;
+  const std::string note_;
+  mutable MemoryBudget budget_;
+  mutable PartStore store_;
+  mutable std::mutex working_mutex_;
+  MemoryBudget::Reservation working_;
+  CacheTable caches_;
+  std::mutex step_mutex_;
+  StepRunner runner_;
+};
+
+}  // namespace
+
+StatusOr<Device> parse_device(std::string_view name) {
+  if (name == "auto") return Device::kAuto;
+  if (name == "cpu") return Device::kCpu;
+  if (name == "cuda") return Device::kCuda;
+  return error(StatusCode::kInvalidArgument, "\"{}\" is no device; known are auto, cpu, cuda", name);
+}
+
+StatusOr<ComputeType> parse_compute_type(std::string_view name) {
+  if (name == "auto") return ComputeType::kAuto;
+  if (name == "bfloat16") return ComputeType::kBfloat16;
+  if (name == "float32") return ComputeType::kFloat32;
+  return error(StatusCode::kInvalidArgument, "\"{}\" is no compute type; known are auto, bfloat16, float32", name);
+}
+
+ShardSpec shard_of(const ModelProfile& profile, const LayerRange& range) {
+  return {range, range.begin == 0, range.end == profile.layer_count()};
+}
+
+std::string to_string(const ShardSpec& spec) {
+  return fmt::format("layers {}{}{}", to_string(spec.range), spec.embedding ? " with embedding" : "",
+                     spec.head ? " with head" : "");
+}
+
+std::uint64_t MemoryUse::free_bytes() const {
+  const std::uint64_t used = weight_bytes + cache_bytes + working_bytes;
+  return used >= budget_bytes ? 0 : budget_bytes - used;
+}
+
+StatusOr<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
+  MESH_ASSIGN_OR_RETURN(std::unique_ptr<DeviceOps> ops, make_cpu_ops(options.threads));
+  const std::uint64_t free = ops->free_memory();
+  const std::uint64_t budget = options.memory_bytes != 0 ? options.memory_bytes : free - std::min(free, kLeftFree);
+  const ComputeType compute = options.compute == ComputeType::kAuto ? ComputeType::kBfloat16 : options.compute;
+  return std::make_unique<LocalEngine>(std::move(ops), Device::kCpu, compute, budget, "");
+}
+
+}  // namespace mesh::engine

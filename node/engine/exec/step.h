@@ -1,0 +1,43 @@
+#pragma once
+
+#include "node/engine/cache/cache_table.h"
+#include "node/engine/exec/workspace.h"
+#include "node/engine/weights/parts.h"
+
+namespace mesh::engine {
+
+struct Forward;
+
+/// Executes steps; used by one thread at a time.
+class StepRunner {
+ public:
+  StepRunner(DeviceOps& ops, CacheTable& caches) : ops_(ops), caches_(caches), workspace_(ops) {}
+
+  /// Engine::step, for a shard that holds `range`.
+  StatusOr<std::vector<SegmentResult>> run(const LoadedShard& shard, const LayerRange& range,
+                                           std::span<const Segment> segments);
+
+ private:
+  /// A segment that takes part.
+  struct Live {
+    const Segment* segment;
+    SegmentResult* result;
+    std::shared_ptr<SessionCache> cache;
+    std::int64_t first_row = 0;  // in its forward
+  };
+
+  struct SampledRow;
+
+  void forward(const LoadedShard& shard, const LayerRange& range, std::span<Live> live);
+  Status compute(const LoadedShard& shard, const LayerRange& range, std::span<Live> live);
+  Status read_input(Forward& forward, const LoadedShard& shard, std::span<const Live> live,
+                    std::span<const Position> positions, Matrix x);
+  void read_hidden(const Segment& segment, Matrix rows, std::string& hidden);
+  Status sample_rows(Forward& forward, const LoadedShard& shard, std::span<const SampledRow> sampled, Matrix x);
+
+  DeviceOps& ops_;
+  CacheTable& caches_;
+  Workspace workspace_;
+};
+
+}  // namespace mesh::engine

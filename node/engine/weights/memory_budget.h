@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "common/base/status.h"
+
+namespace mesh::engine {
+
+enum class MemoryUseKind : std::uint8_t { kWeights, kCache, kWorking };
+
+/// Bytes promised out of a fixed budget. Thread-safe; reservations may outlive the object that made them.
+class MemoryBudget {
+ public:
+  struct Totals {
+    std::uint64_t budget = 0;
+    std::uint64_t used[3] = {0, 0, 0};  ///< by MemoryUseKind
+    std::uint64_t free() const;
+  };
+
+  /// Gives its bytes back when destroyed. Empty when moved from or default-made.
+  class Reservation {
+   public:
+    Reservation() = default;
+    Reservation(Reservation&& other) noexcept;
+    Reservation& operator=(Reservation&& other) noexcept;
+    ~Reservation();
+    std::uint64_t bytes() const { return bytes_; }
+    /// Takes the other's bytes, which are of the same kind and budget, or of no budget at all.
+    void merge(Reservation&& other);
+    /// Moves `bytes` of it into a reservation of their own.
+    Reservation split(std::uint64_t bytes);
+
+   private:
+    friend class MemoryBudget;
+    struct State;
+    std::shared_ptr<State> state_;
+    MemoryUseKind kind_ = MemoryUseKind::kWeights;
+    std::uint64_t bytes_ = 0;
+  };
+
+  explicit MemoryBudget(std::uint64_t budget);
+  /// kResourceExhausted, naming `what`, the needed and the free bytes.
+  StatusOr<Reservation> reserve(MemoryUseKind kind, std::uint64_t bytes, std::string_view what);
+  Totals totals() const;
+
+ private:
+  std::shared_ptr<Reservation::State> state_;
+};
+
+/// "1.5 GiB (1610612736 bytes)".
+std::string byte_text(std::uint64_t bytes);
+
+/// The refusal that reserve() gives.
+Status not_enough_memory(std::string_view what, std::uint64_t needed, std::uint64_t free);
+
+}  // namespace mesh::engine

@@ -1,0 +1,263 @@
+#include "node/engine/weights/shard_loader.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "common/hub/checkpoint.h"
+#include "common/hub/file_names.h"
+#include "node/engine/weights/part_reader.h"
+#include "node/engine/weights/tensor_catalogue.h"
+
+namespace mesh::engine {
+namespace {
+
+struct TablePart {
+  MatrixPlan plan;
+  std::vector<std::shared_ptr<const MatrixPart>*> targets;  // into the shard that is being made
+};
+struct LayerTarget {
+  const LayerPlan* plan;
+  std::shared_ptr<const LayerPart>* target;
+};
+struct NormTarget {
+  const NormPlan* plan;
+  std::shared_ptr<const NormPart>* target;
+};
+
+/// A part that has to be read.
+struct MissingPart {
+  std::string name;
+  std::uint64_t bytes = 0;
+  std::variant<TablePart, LayerTarget, NormTarget> what;
+  std::vector<const TensorSource*> sources;
+};
+
+}  // namespace
+
+struct ShardPlan {
+  ShardPlan(std::shared_ptr<LoadedShard> made, TensorCatalogue names)
+      : shard(std::move(made)), catalogue(std::move(names)) {}
+
+  std::shared_ptr<LoadedShard> shard;  // has the parts that are held already
+  TensorCatalogue catalogue;
+  std::vector<MissingPart> missing;
+  std::uint64_t loading_bytes = 0;
+  std::uint64_t disk_bytes = 0;
+};
+
+namespace {
+
+std::uint64_t norm_bytes(const NormPlan& plan) { return plan.weight.shape[0] * sizeof(float) * (plan.bias ? 2 : 1); }
+
+std::uint64_t layer_bytes(const TensorCatalogue& catalogue, const LayerPlan& plan, WeightFormat compute) {
+  std::uint64_t bytes = norm_bytes(plan.attention_norm) + norm_bytes(plan.mlp_norm);
+  if (plan.query_norm) bytes += norm_bytes(*plan.query_norm);
+  if (plan.key_norm) bytes += norm_bytes(*plan.key_norm);
+  for (const MatrixPlan* matrix : {&plan.qkv, &plan.attention_out, &plan.mlp_in, &plan.mlp_out}) {
+    bytes += packed_bytes(catalogue, *matrix, compute);
+  }
+  return bytes;
+}
+
+/// Builds the list of missing parts, part by part.
+class Planner {
+ public:
+  Planner(const LoadContext& context, ShardPlan& plan) : context_(context), plan_(plan), shard_(*plan.shard) {}
+
+  void table(const TensorSource& source, std::vector<std::shared_ptr<const MatrixPart>*> targets) {
+    MatrixPlan matrix = table_plan(source);
+    const std::uint64_t bytes = packed_bytes(plan_.catalogue, matrix, context_.compute);
+    const auto held = context_.store.find<MatrixPart>(shard_.model, source.name);
+    for (auto* target : targets) *target = held;
+    if (!held) add({source.name, bytes, TablePart{std::move(matrix), std::move(targets)}, {&source}});
+    shard_.weight_bytes += bytes;
+  }
+  void layer(std::uint32_t index) {
+    const LayerPlan& plan = shard_.decoder->layer_plans[index];
+    const std::string name = fmt::format("layer {}", index);
+    auto& target = shard_.layers[index - shard_.shape.range.begin];
+    const std::uint64_t bytes = layer_bytes(plan_.catalogue, plan, context_.compute);
+    target = context_.store.find<LayerPart>(shard_.model, name);
+    if (!target) add({name, bytes, LayerTarget{&plan, &target}, sources_of(plan)});
+    shard_.weight_bytes += bytes;
+  }
+  void final_norm() {
+    const NormPlan& plan = shard_.decoder->head_plan.norm;
+    shard_.final_norm = context_.store.find<NormPart>(shard_.model, "final norm");
+    if (!shard_.final_norm) {
+      add({"final norm", norm_bytes(plan), NormTarget{&plan, &shard_.final_norm}, sources_of(plan)});
+    }
+    shard_.weight_bytes += norm_bytes(plan);
+  }
+
+ private:
+  void add(MissingPart part) {
+    for (const TensorSource* source : part.sources) {
+      const std::uint64_t bytes = plan_.catalogue.bytes(*source);
+      plan_.disk_bytes += bytes;
+      const bool whole = std::holds_alternative<LayerTarget>(part.what) &&
+                         std::get<LayerTarget>(part.what).plan->qkv.transposed;
+      plan_.loading_bytes = std::max(plan_.loading_bytes, whole ? bytes : std::min(bytes, kReadSlice));
+    }
+    plan_.missing.push_back(std::move(part));
+  }
+
+  const LoadContext& context_;
+  ShardPlan& plan_;
+  LoadedShard& shard_;
+};
+
+Status check_range(const ModelProfile& profile, const ShardSpec& spec) {
+  if (!profile.allows(spec.range)) {
+    return error(StatusCode::kInvalidArgument,
+                 "layers {} are no range of this model: it has layers [0, {}) and may be cut at {} borders",
+                 to_string(spec.range), profile.layer_count(), profile.split_points.size());
+  }
+  if (spec.range.empty() && !spec.embedding && !spec.head) {
+    return error(StatusCode::kInvalidArgument, "a shard with no layer needs the embedding or the head");
+  }
+  return absl::OkStatus();
+}
+
+std::vector<const TensorSource*> needed_tensors(const DecoderSpec& decoder, const ShardSpec& spec) {
+  std::vector<const TensorSource*> sources;
+  if (spec.embedding) {
+    sources.push_back(&decoder.embedding_plan.tokens);
+    if (decoder.embedding_plan.positions) sources.push_back(&*decoder.embedding_plan.positions);
+  }
+  for (std::uint32_t i = spec.range.begin; i < spec.range.end; ++i) {
+    for (const TensorSource* source : sources_of(decoder.layer_plans[i])) sources.push_back(source);
+  }
+  if (spec.head) {
+    for (const TensorSource* source : sources_of(decoder.head_plan.norm)) sources.push_back(source);
+    sources.push_back(&decoder.head_plan.matrix);
+  }
+  return sources;
+}
+
+void plan_parts(const LoadContext& context, ShardPlan& plan) {
+  LoadedShard& shard = *plan.shard;
+  const DecoderSpec& decoder = *shard.decoder;
+  Planner planner(context, plan);
+  const bool shared = shard.shape.embedding && shard.shape.head && decoder.profile.tied_head;
+  if (shared) {
+    planner.table(decoder.embedding_plan.tokens, {&shard.tokens, &shard.head_matrix});
+  } else {
+    if (shard.shape.embedding) planner.table(decoder.embedding_plan.tokens, {&shard.tokens});
+    if (shard.shape.head) planner.table(decoder.head_plan.matrix, {&shard.head_matrix});
+  }
+  if (shard.shape.embedding && decoder.embedding_plan.positions) {
+    planner.table(*decoder.embedding_plan.positions, {&shard.positions});
+  }
+  shard.layers.resize(shard.shape.range.size());
+  for (std::uint32_t i = shard.shape.range.begin; i < shard.shape.range.end; ++i) planner.layer(i);
+  if (shard.shape.head) planner.final_norm();
+}
+
+StatusOr<std::shared_ptr<LayerPart>> read_layer(PartReader& reader, const LayerPlan& plan) {
+  auto part = std::make_shared<LayerPart>();
+  MESH_ASSIGN_OR_RETURN(part->attention_norm, reader.norm(plan.attention_norm));
+  MESH_ASSIGN_OR_RETURN(part->qkv, reader.matrix(plan.qkv));
+  if (plan.query_norm) {
+    MESH_ASSIGN_OR_RETURN(part->query_norm, reader.norm(*plan.query_norm));
+  }
+  if (plan.key_norm) {
+    MESH_ASSIGN_OR_RETURN(part->key_norm, reader.norm(*plan.key_norm));
+  }
+  MESH_ASSIGN_OR_RETURN(part->attention_out, reader.matrix(plan.attention_out));
+  MESH_ASSIGN_OR_RETURN(part->mlp_norm, reader.norm(plan.mlp_norm));
+  MESH_ASSIGN_OR_RETURN(part->mlp_in, reader.matrix(plan.mlp_in));
+  MESH_ASSIGN_OR_RETURN(part->mlp_out, reader.matrix(plan.mlp_out));
+  return part;
+}
+
+struct ReadPart {
+  PartReader& reader;
+  PartStore& store;
+  const ModelIdentity& model;
+  const std::string& name;
+  MemoryBudget::Reservation memory;
+
+  Status operator()(const TablePart& table) {
+    auto part = std::make_shared<MatrixPart>();
+    MESH_ASSIGN_OR_RETURN(part->matrix, reader.matrix(table.plan));
+    for (auto* target : table.targets) *target = part;
+    return keep(part);
+  }
+  Status operator()(const LayerTarget& layer) {
+    MESH_ASSIGN_OR_RETURN(const std::shared_ptr<LayerPart> part, read_layer(reader, *layer.plan));
+    *layer.target = part;
+    return keep(part);
+  }
+  Status operator()(const NormTarget& norm) {
+    auto part = std::make_shared<NormPart>();
+    MESH_ASSIGN_OR_RETURN(part->norm, reader.norm(*norm.plan));
+    *norm.target = part;
+    return keep(part);
+  }
+  template <class Part>
+  Status keep(const std::shared_ptr<Part>& part) {
+    part->memory = std::move(memory);
+    store.put(model, name, part);
+    return absl::OkStatus();
+  }
+};
+
+Status fetch(hub::Checkpoint& checkpoint, const ShardPlan& plan, const ProgressCallback& progress) {
+  std::vector<std::string> names;
+  for (const MissingPart& part : plan.missing) {
+    for (const TensorSource* source : part.sources) names.push_back(plan.catalogue.disk_name(*source));
+  }
+  bool cancelled = false;
+  MESH_RETURN_IF_ERROR(checkpoint.ensure(names, [&](const hub::Progress& fetched) {
+    if (!progress || fetched.bytes_total == 0) return;
+    cancelled |= !progress({true, fetched.bytes_done, fetched.bytes_total});
+  }));
+  if (cancelled) return error(StatusCode::kCancelled, "loading was cancelled after its files were fetched");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+StatusOr<std::shared_ptr<ShardPlan>> plan_shard(const LoadContext& context, hub::Checkpoint& checkpoint,
+                                                const ModelIdentity& identity, const ShardSpec& spec) {
+  MESH_ASSIGN_OR_RETURN(const std::string config, checkpoint.files().read_small(hub::kConfig));
+  auto decoder = read_decoder_spec(config);
+  if (!decoder.ok()) return with_context(decoder.status(), checkpoint.files().describe());
+  auto shard = std::make_shared<LoadedShard>();
+  shard->decoder = std::make_shared<const DecoderSpec>(*std::move(decoder));
+  shard->model = identity;
+  shard->shape = spec;
+  MESH_RETURN_IF_ERROR(check_range(shard->profile(), spec));
+  MESH_ASSIGN_OR_RETURN(TensorCatalogue catalogue, TensorCatalogue::make(checkpoint, *shard->decoder));
+  MESH_RETURN_IF_ERROR(catalogue.check(checkpoint, needed_tensors(*shard->decoder, spec)));
+  auto plan = std::make_shared<ShardPlan>(std::move(shard), std::move(catalogue));
+  plan_parts(context, *plan);
+  return plan;
+}
+
+ShardNeeds needs_of(const ShardPlan& plan) {
+  ShardNeeds needs;
+  for (const MissingPart& part : plan.missing) needs.weight_bytes += part.bytes;
+  needs.loading_bytes = plan.loading_bytes;
+  return needs;
+}
+
+const DecoderSpec& decoder_of(const ShardPlan& plan) { return *plan.shard->decoder; }
+
+StatusOr<std::shared_ptr<const LoadedShard>> load_shard(const LoadContext& context, hub::Checkpoint& checkpoint,
+                                                        ShardPlan& plan, const ProgressCallback& progress) {
+  const std::string what = fmt::format("{} of {}", to_string(plan.shard->shape), checkpoint.files().describe());
+  const ShardNeeds needs = needs_of(plan);
+  MESH_ASSIGN_OR_RETURN(MemoryBudget::Reservation reserved,
+                        context.budget.reserve(MemoryUseKind::kWeights, needs.total(), what));
+  MESH_RETURN_IF_ERROR(fetch(checkpoint, plan, progress));
+  PartReader reader(context, checkpoint, plan.catalogue, progress, plan.disk_bytes);
+  for (const MissingPart& part : plan.missing) {
+    ReadPart read{reader, context.store, plan.shard->model, part.name, reserved.split(part.bytes)};
+    if (const Status status = std::visit(read, part.what); !status.ok()) return with_context(status, part.name);
+  }
+  return std::shared_ptr<const LoadedShard>(plan.shard);
+}
+
+}  // namespace mesh::engine

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/safetensors/header.h"
+#include "node/engine/device/device_ops.h"
+#include "node/engine/models/decoder_spec.h"
+
+namespace mesh::hub {
+class Checkpoint;
+}
+
+namespace mesh::engine {
+
+/// Which tensors of a checkpoint a model's plans mean. Reads headers only.
+class TensorCatalogue {
+ public:
+  /// Finds the prefix and checks that every name in the checkpoint belongs to the model or may be ignored.
+  /// kInvalidArgument names the tensors that are left over.
+  static StatusOr<TensorCatalogue> make(hub::Checkpoint& checkpoint, const DecoderSpec& spec);
+
+  std::string disk_name(const TensorSource& source) const {
+    return source.prefixed ? prefix_ + source.name : source.name;
+  }
+  /// kInvalidArgument names all of `sources` that are missing, of a wrong shape or of a data type other than BF16,
+  /// F16 and F32; the checkpoint's own errors as they come.
+  Status check(hub::Checkpoint& checkpoint, const std::vector<const TensorSource*>& sources);
+  /// After a check() that passed. kBf16, kF16 or kF32.
+  Element element(const TensorSource& source) const { return elements_.at(disk_name(source)); }
+  std::uint64_t bytes(const TensorSource& source) const;
+
+ private:
+  std::string prefix_;
+  std::map<std::string, Element> elements_;
+};
+
+/// The tensors of a plan, in the order in which they are read.
+std::vector<const TensorSource*> sources_of(const MatrixPlan& plan);
+std::vector<const TensorSource*> sources_of(const NormPlan& plan);
+std::vector<const TensorSource*> sources_of(const LayerPlan& plan);
+
+}  // namespace mesh::engine
