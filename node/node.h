@@ -94,7 +94,7 @@ struct ForwardRequest {
   bool want_logits = false;
 };
 struct ForwardReply {
-  std::string hidden;           ///< bf16 [rows, H]; at the tail empty
+  std::string hidden;           ///< bf16 [rows, H], before the final norm
   std::vector<TokenId> ids;     ///< at the tail: arg-max of each row
   std::vector<float> logprobs;  ///< of those
   std::vector<float> logits;    ///< at the tail, when asked for: [rows, V]

@@ -102,10 +102,16 @@ StatusOr<ForwardReply> ForwardSessions::run(const std::shared_ptr<const engine::
                                       request.positions.begin() + done + rows);
     }
     segment.mask = std::move(request.mask);
-    segment.want = tail ? engine::Want::kTokens : engine::Want::kHidden;
-    segment.want_logits = tail && request.want_logits;
-    for (std::uint32_t row = 0; tail && row < rows; ++row) segment.sample_rows.push_back(row);
+    segment.want = engine::Want::kHidden;
     auto results = engine_.step(shard, request.range, std::span(&segment, 1));
+    if (tail && results.ok() && results->front().status.ok()) {
+      // Hidden states and tokens are two wants: the second step trims to `start` and computes the same again.
+      reply.hidden += results->front().hidden;
+      segment.want = engine::Want::kTokens;
+      segment.want_logits = request.want_logits;
+      for (std::uint32_t row = 0; row < rows; ++row) segment.sample_rows.push_back(row);
+      results = engine_.step(shard, request.range, std::span(&segment, 1));
+    }
     status = results.ok() ? results->front().status : results.status();
     if (!status.ok()) break;
     engine::SegmentResult& result = results->front();

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "common/identity/join_key.h"
+#include "common/net/server.h"
+
+namespace mesh {
+
+/// Who may call a node. kNode: a signed message, principal becomes the signer's NodeId in hex. kSession: the
+/// handler checks MACs. kApiKey and kAdmin (forward, metrics): this machine, or a proof of the join key over
+/// the body.
+class NodeAccess final : public net::AccessPolicy {
+ public:
+  explicit NodeAccess(std::optional<JoinKey> join_key) : join_key_(std::move(join_key)) {}
+
+  Status admit(net::Access access, net::Request& request) override;
+  Status admit_body(net::Access access, net::Request& request) override;
+
+ private:
+  const std::optional<JoinKey> join_key_;
+};
+
+/// OK when the address is of this machine.
+bool is_loopback(std::string_view ip);
+
+}  // namespace mesh
