@@ -1,5 +1,5 @@
 // Linear layers and attention, each figure as a share of this machine's limits measured in the same run.
-// kernels [--path portable|avx2|avx512] [--threads N] [--seconds S]
+// kernels [--path portable|avx2|avx512] [--threads N] [--seconds S] [--only linear|attention]
 
 #include <fmt/format.h>
 
@@ -20,8 +20,18 @@ namespace mesh::bench {
 namespace {
 using namespace ops;
 
+struct LinearShape {
+  std::int64_t out, in;
+};
+// SmolLM2-135M: q, k, v; o; gate, up; down; head. Llama-3.2-1B: gate, up; down.
+constexpr LinearShape kLinearShapes[] = {{960, 576},   {576, 576},    {3072, 576}, {576, 1536},
+                                         {49152, 576}, {16384, 2048}, {2048, 8192}};
+struct HeadShape {
+  std::int64_t heads, kv_heads, dim;
+};
+
 struct Settings {
-  std::string path;
+  std::string path, only;
   int threads = static_cast<int>(std::thread::hardware_concurrency());
   double seconds = 0.3;
 };
@@ -67,8 +77,9 @@ PackedLinear random_linear(std::int64_t out, std::int64_t in, Element element) {
 }
 
 // Enough copies of a layer that together they exceed the caches, used in turn, as a model's layers are.
-void bench_linear(CpuBackend& backend, const MachineLimits& limits, double seconds, std::int64_t n,
-                  std::int64_t k, Element element) {
+void bench_linear(CpuBackend& backend, const MachineLimits& limits, double seconds, const LinearShape& shape,
+                  Element element) {
+  const auto [n, k] = shape;
   constexpr std::size_t kBytes = std::size_t{128} << 20;
   std::vector<PackedLinear> layers;
   for (std::size_t bytes = 0; bytes < kBytes;) {
@@ -91,8 +102,9 @@ void bench_linear(CpuBackend& backend, const MachineLimits& limits, double secon
   }
 }
 
-void bench_attention(CpuBackend& backend, const MachineLimits& limits, double seconds, std::int64_t heads,
-                     std::int64_t kv_heads, std::int64_t dim, Element element) {
+void bench_attention(CpuBackend& backend, const MachineLimits& limits, double seconds, const HeadShape& shape,
+                     Element element) {
+  const auto [heads, kv_heads, dim] = shape;
   const KvLayout layout{kv_heads, dim, element};
   for (const auto& [start, rows] :
        {std::pair<std::int64_t, std::int64_t>{255, 1}, {1023, 1}, {0, 128}, {896, 128}, {0, 1024}}) {
@@ -137,19 +149,16 @@ int run(const Settings& settings) {
   if (!backend.ok()) return fmt::print(stderr, "{}\n", message_of(backend.status())), 1;
   const MachineLimits limits = measure_limits(settings.threads);
   fmt::print("path {}, {} threads\n{}\n", to_string((*backend)->path()), settings.threads, to_string(limits));
-  for (const auto& [n, k] : {std::pair<std::int64_t, std::int64_t>{960, 576},
-                             {576, 576},
-                             {3072, 576},
-                             {576, 1536},
-                             {49152, 576},
-                             {16384, 2048},
-                             {2048, 8192}}) {
-    bench_linear(**backend, limits, settings.seconds, n, k, Element::kBf16);
+  if (settings.only != "attention") {
+    for (const LinearShape& shape : kLinearShapes)
+      bench_linear(**backend, limits, settings.seconds, shape, Element::kBf16);
+    bench_linear(**backend, limits, settings.seconds, kLinearShapes[2], Element::kF32);
   }
-  bench_linear(**backend, limits, settings.seconds, 3072, 576, Element::kF32);
-  for (const Element element : {Element::kBf16, Element::kF32}) {
-    bench_attention(**backend, limits, settings.seconds, 9, 3, 64, element);
-    bench_attention(**backend, limits, settings.seconds, 32, 8, 64, element);
+  if (settings.only != "linear") {
+    for (const Element element : {Element::kBf16, Element::kF32}) {
+      bench_attention(**backend, limits, settings.seconds, {9, 3, 64}, element);
+      bench_attention(**backend, limits, settings.seconds, {32, 8, 64}, element);
+    }
   }
   return 0;
 }
@@ -160,6 +169,8 @@ int main(int argc, char** argv) {
   mesh::bench::Settings settings;
   CLI::App app("Linear layers and attention as shares of this machine's limits");
   app.add_option("--path", settings.path, "portable, avx2 or avx512; the best of the machine by default");
+  app.add_option("--only", settings.only, "linear or attention")
+      ->check(CLI::IsMember({"linear", "attention"}));
   app.add_option("--threads", settings.threads, "all cores by default")->check(CLI::PositiveNumber);
   app.add_option("--seconds", settings.seconds, "for each figure");
   CLI11_PARSE(app, argc, argv);

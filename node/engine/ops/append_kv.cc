@@ -1,8 +1,9 @@
-#include <cstring>
+#include <algorithm>
+#include <vector>
 
 #include "common/base/check.h"
 #include "node/engine/ops/attention.h"
-#include "node/engine/ops/elementwise.h"
+#include "node/engine/ops/kernels.h"
 
 namespace mesh::ops {
 namespace {
@@ -11,24 +12,37 @@ std::int64_t place(Element element, std::int64_t column) {
   return column < 16 ? 2 * column : 2 * (column - 16) + 1;
 }
 
-void put(Element element, std::byte* base, std::int64_t index, float value) {
-  if (element == Element::kBf16) {
-    const Bf16 rounded = to_bf16(value);
-    std::memcpy(base + index * 2, &rounded, sizeof(rounded));
-  } else {
-    std::memcpy(base + index * 4, &value, sizeof(value));
+// One position of one head. T is what an element is stored as.
+template <class T>
+void put_position(const KvLayout& layout, std::byte* head, std::int64_t slot, const T* k, const T* v) {
+  auto* keys =
+      reinterpret_cast<T*>(head) + slot / 32 * layout.head_dim * 32 + place(layout.element, slot % 32);
+  for (std::int64_t d = 0; d < layout.head_dim; ++d) keys[d * 32] = k[d];
+  auto* values = reinterpret_cast<T*>(head + layout.key_bytes()) + slot * 32;
+  for (std::int64_t first = 0; first < layout.head_dim; first += 32) {
+    const std::int64_t count = std::min<std::int64_t>(32, layout.head_dim - first);
+    for (std::int64_t d = 0; d < count; ++d) values[place(layout.element, d)] = v[first + d];
+    values += KvLayout::kBlock * 32;
   }
 }
 
-// One position of one head.
-void put_position(const KvLayout& layout, std::byte* head, std::int64_t slot, const float* k,
-                  const float* v) {
-  const std::int64_t key_panel = slot / 32 * layout.head_dim * 32 + place(layout.element, slot % 32);
-  std::byte* values = head + layout.key_bytes();
-  for (std::int64_t d = 0; d < layout.head_dim; ++d) {
-    put(layout.element, head, key_panel + d * 32, k[d]);
-    put(layout.element, values, (d / 32 * KvLayout::kBlock + slot) * 32 + place(layout.element, d % 32),
-        v[d]);
+void put_row(const Kernels& kernels, const KvLayout& layout, std::byte* block, std::int64_t slot,
+             const float* k, const float* v) {
+  static thread_local std::vector<std::uint16_t> rounded;
+  const std::int64_t width = layout.kv_heads * layout.head_dim;
+  if (layout.element == Element::kBf16) {
+    rounded.resize(static_cast<std::size_t>(2 * width));
+    kernels.to_bf16(k, width, rounded.data());
+    kernels.to_bf16(v, width, rounded.data() + width);
+  }
+  for (std::int64_t h = 0; h < layout.kv_heads; ++h) {
+    std::byte* head = block + h * layout.head_bytes();
+    const std::int64_t at = h * layout.head_dim;
+    if (layout.element == Element::kBf16) {
+      put_position(layout, head, slot, rounded.data() + at, rounded.data() + width + at);
+    } else {
+      put_position(layout, head, slot, k + at, v + at);
+    }
   }
 }
 }  // namespace
@@ -44,11 +58,8 @@ void append_kv(CpuBackend& backend, const KvLayout& layout, std::span<const Atte
       for (std::int64_t row = begin; row < end; ++row) {
         const std::int64_t position = segment.start + row;
         std::byte* block = segment.blocks[static_cast<std::size_t>(position / KvLayout::kBlock)];
-        for (std::int64_t head = 0; head < layout.kv_heads; ++head) {
-          put_position(layout, block + head * layout.head_bytes(), position % KvLayout::kBlock,
-                       k.row(segment.first_row + row) + head * layout.head_dim,
-                       v.row(segment.first_row + row) + head * layout.head_dim);
-        }
+        put_row(backend.kernels(), layout, block, position % KvLayout::kBlock, k.row(segment.first_row + row),
+                v.row(segment.first_row + row));
       }
     });
   }

@@ -1,37 +1,47 @@
 // Kernels over one row of values.
 
-float softmax_row(const SoftmaxRow& row, SoftmaxState& state) {
-  float* s = row.scores;
+// The scores of vector i, scaled and masked; −inf where nothing is to be seen.
+MESH_INLINE Vec visible_scores(const SoftmaxRow& row, std::int64_t i) {
   const Vec hidden = splat(-__builtin_inff());
-  Vec best = hidden;
-  for (std::int64_t i = 0; i < row.count; i += kLanes) {
-    const std::int64_t n = row.count - i < kLanes ? row.count - i : kLanes;
-    VecI index;
-    for (int lane = 0; lane < kLanes; ++lane) index[lane] = static_cast<std::int32_t>(i) + lane;
-    Vec v = load_n(s + i, n) * row.scale;
-    if (row.mask != nullptr) v = v + load_n(row.mask + i, n);
-    const VecI visible =
-        (index >= static_cast<std::int32_t>(row.begin)) & (index < static_cast<std::int32_t>(row.end));
-    v = select(visible, v, hidden);
-    best = max(best, v);
-    store_n(s + i, v, n);
+  if (row.begin <= i && i + kLanes <= row.end) {
+    const Vec scores = load(row.scores + i) * row.scale;
+    return row.mask != nullptr ? scores + load(row.mask + i) : scores;
+  }
+  Vec scores = hidden;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const std::int64_t at = i + lane;
+    if (at < row.begin || at >= row.end) continue;
+    scores[lane] = row.scores[at] * row.scale;
+    if (row.mask != nullptr) scores[lane] += row.mask[at];
+  }
+  return scores;
+}
+
+float softmax_row(const SoftmaxRow& row, SoftmaxState& state) {
+  float* s = row.scores;  // room for whole vectors: a block has 128
+  const std::int64_t first = row.begin / kLanes * kLanes;
+  Vec best = splat(-__builtin_inff());
+  for (std::int64_t i = first; i < row.end; i += kLanes) {
+    const Vec scores = visible_scores(row, i);
+    best = max(best, scores);
+    store(s + i, scores);
   }
   const float block_max = max_of(best);
   const float old_max = state.max;
-  const float new_max = block_max > old_max ? block_max : old_max;
-  if (new_max == -__builtin_inff()) {  // nothing visible so far
-    for (std::int64_t i = 0; i < row.count; ++i) s[i] = 0;
-    return 1;
-  }
+  const float new_max = block_max <= old_max ? old_max : block_max;  // NaN stays
+  const bool nothing = new_max == -__builtin_inff();
+  const std::int64_t begin = nothing ? row.count : first;
+  for (std::int64_t i = 0; i < begin; ++i) s[i] = 0;
+  if (nothing) return 1;
   Vec total{};
-  for (std::int64_t i = 0; i < row.count; i += kLanes) {
-    const std::int64_t n = row.count - i < kLanes ? row.count - i : kLanes;
-    Vec v = n == kLanes ? load(s + i) : load_part(s + i, n, -__builtin_inff());
-    v = exp(v - new_max);
-    total = total + v;
-    store_n(s + i, v, n);
+  std::int64_t i = first;
+  for (; i < row.end; i += kLanes) {
+    const Vec weights = exp_nonpositive(load(s + i) - new_max);
+    total = total + weights;
+    store(s + i, weights);
   }
-  const float shrink = old_max == new_max ? 1.0f : exp(splat(old_max - new_max))[0];
+  for (; i < row.count; ++i) s[i] = 0;
+  const float shrink = old_max == new_max ? 1.0f : exp_nonpositive(splat(old_max - new_max))[0];
   state.max = new_max;
   state.sum = state.sum * shrink + sum(total);
   return shrink;

@@ -56,21 +56,23 @@ MESH_INLINE Vec min(Vec a, Vec b) {
   return a < b ? a : b;
 }
 
-/// Sums lanes in a fixed tree.
-MESH_INLINE float sum(Vec v) {
-  float lanes[kLanes];
-  store(lanes, v);
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+/// Every lane i becomes op(v[i], v[i ^ kWidth]), for kWidth = kLanes / 2, …, 1: a fixed tree, its value in
+/// every lane.
+template <int kWidth = kLanes / 2, class Op>
+MESH_INLINE Vec reduce(Vec v, const Op& op) {
+  if constexpr (kWidth == 0) {
+    return v;
+  } else {
+    VecI order;
+    for (int i = 0; i < kLanes; ++i) order[i] = i ^ kWidth;
+    return reduce<kWidth / 2>(op(v, __builtin_shuffle(v, order)), op);
   }
-  return lanes[0];
+}
+MESH_INLINE float sum(Vec v) {
+  return reduce(v, [](Vec a, Vec b) { return a + b; })[0];
 }
 MESH_INLINE float max_of(Vec v) {
-  float lanes[kLanes];
-  store(lanes, v);
-  float best = lanes[0];
-  for (int i = 1; i < kLanes; ++i) best = lanes[i] > best ? lanes[i] : best;
-  return best;
+  return reduce(v, [](Vec a, Vec b) { return max(a, b); })[0];
 }
 
 /// The first `count` < kLanes values, the other lanes `fill`.
@@ -104,31 +106,45 @@ MESH_INLINE void store_n(float* to, Vec v, std::int64_t count) {
   }
 }
 
-/// e^x to within 2 ulp for x in [−87.3, 88.7]; 0 below −87.4 (so −inf gives 0), +inf above 88.8; exactly 1 at
-/// 0. x = n·ln 2 + r with |r| ≤ ½ ln 2 (two-part ln 2), e^r by its Taylor polynomial of degree 7, times 2^n.
+/// e^r · 2^n = e^x: n the nearest integer to x / ln 2 (as float bits around 1.5 · 2^23), e^r = 1 + r +
+/// r²·P(r) with Cephes' expf polynomial, |r| ≤ ½ ln 2. For |x| < 2^22.
+struct ExpParts {
+  Vec power;
+  VecI n;
+};
+MESH_INLINE ExpParts exp_parts(Vec x) {
+  const Vec magic = splat(12582912.0f);
+  const Vec shifted = fma(x, splat(1.44269504f), magic);
+  const Vec n = shifted - magic;
+  Vec r = fma(n, splat(-0.693359375f), x);
+  r = fma(n, splat(2.12194440e-4f), r);
+  Vec p = splat(1.9875691500e-4f);
+  p = fma(p, r, splat(1.3981999507e-3f));
+  p = fma(p, r, splat(8.3334519073e-3f));
+  p = fma(p, r, splat(4.1665795894e-2f));
+  p = fma(p, r, splat(1.6666665459e-1f));
+  p = fma(p, r, splat(5.0000001201e-1f));
+  return {fma(p, r * r, r) + 1.0f, reinterpret_cast<VecI>(bits_of(shifted)) - 0x4B400000};
+}
+MESH_INLINE Vec power_of_two(VecI n) {
+  return from_bits(reinterpret_cast<VecU>((n + 127) << 23));
+}
+
+/// e^x within 2 ulp; 0 where it is below 2^−126 (so for −inf), +inf from 88.73 on; exactly 1 at 0; NaN stays.
 MESH_INLINE Vec exp(Vec x) {
   const Vec low = splat(-87.33654f);
   const Vec high = splat(88.72283f);
-  const Vec clamped = min(max(x, low), high);
-  const Vec magic = splat(12582912.0f);  // 1.5 · 2^23: adding it rounds to an integer in the low bits
-  const Vec shifted = fma(clamped, splat(1.44269504f), magic);
-  const Vec n = shifted - magic;
-  Vec r = fma(n, splat(-0.693359375f), clamped);
-  r = fma(n, splat(2.12194440e-4f), r);
-  Vec p = splat(1.0f / 5040);
-  p = fma(p, r, splat(1.0f / 720));
-  p = fma(p, r, splat(1.0f / 120));
-  p = fma(p, r, splat(1.0f / 24));
-  p = fma(p, r, splat(1.0f / 6));
-  p = fma(p, r, splat(0.5f));
-  p = fma(p, r * r, r) + 1.0f;
-  // 2^n as two factors, so that neither overflows at n = 128 nor vanishes at n = −126.
-  const VecI ni = reinterpret_cast<VecI>(bits_of(shifted)) - 0x4B400000;
-  const VecI half = ni >> 1;
-  const Vec first = from_bits(reinterpret_cast<VecU>((half + 127) << 23));
-  const Vec second = from_bits(reinterpret_cast<VecU>((ni - half + 127) << 23));
-  Vec result = p * first * second;
+  const ExpParts parts = exp_parts(min(max(x, low), high));
+  const VecI half = parts.n >> 1;  // two factors: one alone would overflow at n = 128
+  Vec result = parts.power * power_of_two(half) * power_of_two(parts.n - half);
   result = select(x < low, Vec{}, result);
   result = select(x > high, splat(__builtin_inff()), result);
   return select(x != x, x, result);
+}
+
+/// The same for x ≤ 0 (softmax), cheaper.
+MESH_INLINE Vec exp_nonpositive(Vec x) {
+  const Vec low = splat(-88.0f);  // where n = −127, whose bits make a factor of 0
+  const ExpParts parts = exp_parts(select(x < low, low, x));
+  return parts.power * power_of_two(parts.n);
 }
