@@ -26,6 +26,10 @@ std::uint64_t piece_count(std::uint64_t size) {
   return size / kPieceBytes + (size % kPieceBytes != 0 ? 1 : 0);
 }
 
+std::uint64_t piece_size(std::uint64_t size, std::uint64_t piece) {
+  return std::min(kPieceBytes, size - piece * kPieceBytes);
+}
+
 json::Object file_to_json(const ManifestFile& file) {
   std::string pieces;
   pieces.reserve(file.pieces.size() * 2 * Sha256::kSize);

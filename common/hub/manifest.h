@@ -34,6 +34,8 @@ struct Manifest {
 
 /// How many pieces a file of `size` bytes has.
 std::uint64_t piece_count(std::uint64_t size);
+/// Bytes of piece `piece` of a file of `size` bytes.
+std::uint64_t piece_size(std::uint64_t size, std::uint64_t piece);
 
 /// {"version":1,"piece_bytes":1048576,"files":[{"name","size","sha256","pieces"}]}; `pieces` is the hex of
 /// all piece hashes one after another.

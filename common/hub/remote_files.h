@@ -29,7 +29,8 @@ struct RemoteOptions {
   /// Local model folders and HuggingFace caches that may already hold the files; each piece used is checked
   /// by hash.
   std::vector<std::filesystem::path> extra_roots;
-  std::string description;  // for messages
+  std::string description;                   // for messages
+  std::uint64_t disk_reserve = 64ull << 20;  // bytes that a fetch leaves free on the disk
 };
 
 /// Files of a model that another machine holds, mirrored sparsely: `<cache>/<sha256>/data` has the file's
