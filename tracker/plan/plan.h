@@ -13,7 +13,7 @@
 
 namespace mesh::tracker {
 
-/// What a node has of one identity; one contiguous range per identity and node.
+/// One shard at a node. Shards of one identity may overlap; the layers that they share are in memory once.
 struct Holding {
   ModelIdentity model;
   LayerRange layers;
@@ -33,8 +33,10 @@ struct PlanNode {
   std::set<ModelIdentity> refuses;  ///< identities that it lately failed to load
   double speed = 1;                 ///< relative; weighs its copies
   bool leaving = false;  ///< draining: its shards are to be covered elsewhere, nothing new goes there
-  bool silent =
-      false;  ///< lost a short while ago: its copies count as copies, never as coverage; nothing goes there
+  /// Lost a short while ago: its copies count as copies, never as coverage; nothing goes there.
+  bool silent = false;
+
+  friend bool operator==(const PlanNode&, const PlanNode&) = default;
 };
 
 /// Layers [0, end) of each identity that the tracker's embedded node runs; fixed before planning.
@@ -50,7 +52,9 @@ struct Assignment {
 
 enum class StepKind { kLoad, kDrop };
 
-/// kLoad: `layers` come beside what the node holds. kDrop: `layers` go.
+/// kLoad: a shard with exactly `layers` is to be there; what the node holds of it already is not loaded
+/// again. kDrop: the shard with exactly `layers` goes; layers that another shard of the node has stay. So a
+/// range grows by a load and then a drop, and is never cut shorter in place.
 struct Step {
   StepKind kind = StepKind::kLoad;
   NodeId node;
@@ -70,7 +74,7 @@ struct Gap {
 
 struct Plan {
   Epoch epoch;
-  std::vector<Assignment> target;  ///< ascending; at most one range per node and identity
+  std::vector<Assignment> target;  ///< ascending; one range per node and identity
   std::vector<Step> steps;  ///< in an order in which each fits in memory and none drops a last ready copy
   std::vector<Gap> gaps;    ///< layers that no plan of these nodes covers
   std::vector<std::string> notes;  ///< why a better target was rejected
@@ -82,8 +86,9 @@ struct PlanOptions {
 };
 
 /// Coverage first: every gap of every wanted model (in the given order) is filled before any second copy.
-/// Sticky: ranges stay, grow or shrink at their borders; others move only where that alone closes a gap.
-/// Deterministic: equal inputs, equal plan. The plan's epoch is `epoch`; the caller stores it before use.
+/// Sticky: ranges stay or grow at their borders; they move only where that alone closes a gap, and then with
+/// the fewest bytes loaded. Deterministic: equal inputs, equal plan. The plan's epoch is `epoch`; the caller
+/// stores it before use.
 Plan make_plan(const std::vector<ModelProfile>& models, const HeadLayers& head,
                const std::vector<PlanNode>& nodes, Epoch epoch, const PlanOptions& options);
 
@@ -94,7 +99,8 @@ StatusOr<std::vector<Step>> order_steps(const std::vector<ModelProfile>& models,
                                         const std::vector<Assignment>& target, const PlanOptions& options);
 
 /// The steps of `target` that may be ordered right now, given what `nodes` hold and load at this moment:
-/// loads that fit in free memory; drops that are in no target and keep another ready copy of each layer.
+/// loads that fit in free memory; drops of shards that no target needs and whose every layer keeps a ready
+/// copy that stays.
 std::vector<Step> steps_now(const std::vector<ModelProfile>& models, const HeadLayers& head,
                             const std::vector<PlanNode>& nodes, const std::vector<Assignment>& target,
                             const PlanOptions& options);

@@ -21,6 +21,7 @@ struct ModelProfile {
   std::uint64_t head_bytes = 0;                      ///< more for a shard that begins at 0: embeddings
   std::uint64_t tail_bytes =
       0;  ///< more for a shard that ends the model: norm, lm_head (its embedding when tied)
+  std::uint64_t tied_bytes = 0;  ///< counted in both, held once by a shard with both
   std::vector<std::uint32_t>
       split_points;  ///< allowed borders inside (0, layers), ascending; empty: all of them
 

@@ -141,6 +141,8 @@ Coverage Registry::coverage(const ModelIdentity& model, std::uint32_t layer_coun
       const Copy copy{id, shard.layers};
       if (record.presence != NodePresence::kAlive) {
         coverage.add_held(copy);
+      } else if (record.draining || shard.state == wire::ShardState::kDraining) {
+        continue;
       } else if (shard.state == wire::ShardState::kLoading) {
         coverage.add_loading(copy);
       } else {

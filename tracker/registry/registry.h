@@ -79,8 +79,8 @@ class Registry {
 
   const std::map<NodeId, NodeRecord>& nodes() const { return nodes_; }
   const NodeRecord* find(const NodeId& id) const;
-  /// What alive nodes say they hold of one identity; kRemembered and kLost nodes' layers are `held`. Draining
-  /// shards and draining nodes' shards are ready still: running sessions use them.
+  /// What alive nodes say they hold of one identity; kRemembered and kLost nodes' layers are `held`. Shards
+  /// that drain and all of a draining node take no new session and are in none of the lists.
   Coverage coverage(const ModelIdentity& model, std::uint32_t layer_count) const;
   /// Highest epoch that any node has ever named.
   Epoch highest_epoch() const { return highest_epoch_; }

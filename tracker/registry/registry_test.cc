@@ -154,6 +154,21 @@ TEST_F(RegistryTest, LoadingShardsAreNotReady) {
   EXPECT_THAT(registry.coverage(kModel, 4).loading(), ElementsAre(Copy{node(1), {0, 4}}));
 }
 
+TEST_F(RegistryTest, DrainingNodesAndShardsTakeNoNewSessions) {
+  const auto granted = join(1);
+  wire::Heartbeat message;
+  message.stamp = {1, 2};
+  message.lease = granted.lease;
+  message.shards = {{kModel, {0, 4}, wire::ShardState::kDraining, 8, 8}};
+  ASSERT_TRUE(registry.heartbeat(node(1), message, now).ok());
+  EXPECT_THAT(registry.coverage(kModel, 4).ready(), IsEmpty());
+  message.stamp = {1, 3};
+  message.shards[0].state = wire::ShardState::kReady;
+  message.draining = true;
+  ASSERT_TRUE(registry.heartbeat(node(1), message, now).ok());
+  EXPECT_THAT(registry.coverage(kModel, 4).ready(), IsEmpty());
+}
+
 TEST_F(RegistryTest, HighestEpochOfAnyNodeIsKept) {
   wire::Join message = join_message();
   message.highest_epoch = {41};
