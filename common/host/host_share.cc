@@ -1,0 +1,178 @@
+#include "common/host/host_share.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+namespace mesh {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kSuffix = ".share";
+
+/// A descriptor with an exclusive lock, closed at the end.
+class Locked {
+ public:
+  static StatusOr<Locked> open(const fs::path& path) {
+    Locked locked;
+    locked.descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (locked.descriptor_ < 0 || ::flock(locked.descriptor_, LOCK_EX) != 0) {
+      return error(StatusCode::kFailedPrecondition, "cannot lock {}", path.string());
+    }
+    return locked;
+  }
+  Locked(Locked&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  ~Locked() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+
+ private:
+  Locked() = default;
+  int descriptor_ = -1;
+};
+
+/// Bytes resident of a process; 0 when it is gone.
+std::uint64_t resident_bytes(long pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/statm");
+  std::uint64_t total = 0;
+  std::uint64_t resident = 0;
+  if (!(file >> total >> resident)) return 0;
+  return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+struct Other {
+  long pid = 0;
+  std::uint64_t memory = 0;
+  std::string program;
+};
+
+/// Whoever holds the lock of a file lives; a file that nobody locks is removed.
+std::vector<Other> read_others(const fs::path& folder) {
+  std::vector<Other> others;
+  std::error_code code;
+  for (const auto& entry : fs::directory_iterator(folder, code)) {
+    if (entry.path().extension() != kSuffix) continue;
+    const int descriptor = ::open(entry.path().c_str(), O_RDWR | O_CLOEXEC);
+    if (descriptor < 0) continue;
+    const bool dead = ::flock(descriptor, LOCK_EX | LOCK_NB) == 0;
+    if (dead) {
+      fs::remove(entry.path(), code);
+    } else {
+      std::ifstream file(entry.path());
+      Other other;
+      if (file >> other.pid >> other.memory >> other.program) others.push_back(std::move(other));
+    }
+    ::close(descriptor);
+  }
+  return others;
+}
+
+Status check_folder(const fs::path& folder) {
+  std::error_code code;
+  fs::create_directories(folder, code);
+  struct stat info{};
+  if (::lstat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
+    return error(StatusCode::kFailedPrecondition, "cannot make the runtime folder {}", folder.string());
+  }
+  if (info.st_uid != ::geteuid()) {
+    return error(StatusCode::kFailedPrecondition,
+                 "the runtime folder {} belongs to another user: set XDG_RUNTIME_DIR", folder.string());
+  }
+  ::chmod(folder.c_str(), 0700);
+  return absl::OkStatus();
+}
+
+std::optional<std::uint64_t> read_number(const char* path) {
+  std::ifstream file(path);
+  std::uint64_t number = 0;
+  if (file >> number) return number;
+  return std::nullopt;
+}
+
+}  // namespace
+
+fs::path runtime_folder() {
+  const char* given = std::getenv("XDG_RUNTIME_DIR");
+  if (given != nullptr && *given == '/') return fs::path(given) / "meshnet";
+  return "/tmp/meshnet-" + std::to_string(::geteuid());
+}
+
+StatusOr<std::uint64_t> available_memory() {
+  std::ifstream file("/proc/meminfo");
+  std::string line;
+  std::optional<std::uint64_t> available;
+  while (std::getline(file, line)) {
+    std::istringstream words(line);
+    std::string name;
+    std::uint64_t kibibytes = 0;
+    if (words >> name >> kibibytes && name == "MemAvailable:") available = kibibytes * 1024;
+  }
+  if (!available)
+    return error(StatusCode::kUnavailable, "/proc/meminfo says nothing of MemAvailable: give --memory");
+  const auto limit = read_number("/sys/fs/cgroup/memory.max");
+  const auto used = read_number("/sys/fs/cgroup/memory.current");
+  if (limit && used) available = std::min(*available, *limit > *used ? *limit - *used : 0);
+  return *available;
+}
+
+unsigned usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+StatusOr<std::unique_ptr<HostShare>> HostShare::enter(const fs::path& folder, const Request& request) {
+  MESH_RETURN_IF_ERROR(check_folder(folder));
+  MESH_ASSIGN_OR_RETURN(const Locked lock, Locked::open(folder / "lock"));
+  std::uint64_t promised = 0;
+  std::string holders;
+  const std::vector<Other> others = read_others(folder);
+  for (const Other& other : others) {
+    const std::uint64_t resident = resident_bytes(other.pid);
+    promised += other.memory > resident ? other.memory - resident : 0;
+    holders += fmt::format(" {} ({} bytes, process {})", other.program, other.memory, other.pid);
+  }
+  MESH_ASSIGN_OR_RETURN(const std::uint64_t available, available_memory());
+  const std::uint64_t unreserved = available > promised ? available - promised : 0;
+
+  std::unique_ptr<HostShare> share(new HostShare);
+  share->programs_ = static_cast<unsigned>(others.size()) + 1;
+  share->threads_ = request.threads ? *request.threads : std::max(1u, usable_cores() / share->programs_);
+  const std::uint64_t needed = request.memory ? *request.memory : kLeave + 1;
+  if (needed > unreserved) {
+    return error(StatusCode::kResourceExhausted,
+                 "{} bytes of memory needed, {} free of which others reserved {}:{}; give a smaller --memory "
+                 "or stop one",
+                 needed, available, promised, holders.empty() ? " nobody" : holders);
+  }
+  share->memory_ = request.memory ? *request.memory : unreserved - kLeave;
+  share->file_ = folder / (std::to_string(::getpid()) + std::string(kSuffix));
+  share->descriptor_ = ::open(share->file_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (share->descriptor_ < 0 || ::flock(share->descriptor_, LOCK_EX | LOCK_NB) != 0) {
+    return error(StatusCode::kFailedPrecondition, "cannot write {}", share->file_.string());
+  }
+  const std::string text = fmt::format("{} {} {}\n", ::getpid(), share->memory_, request.program);
+  if (::write(share->descriptor_, text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+    return error(StatusCode::kFailedPrecondition, "cannot write {}", share->file_.string());
+  }
+  return share;
+}
+
+HostShare::~HostShare() {
+  if (descriptor_ < 0) return;
+  std::error_code code;
+  fs::remove(file_, code);
+  ::close(descriptor_);
+}
+
+}  // namespace mesh
