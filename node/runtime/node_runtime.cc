@@ -47,6 +47,7 @@ NodeRuntime::~NodeRuntime() {
 }
 
 void NodeRuntime::stop() {
+  book_.close();
   commands_.close();
   if (thread_.joinable()) thread_.join();
   lanes_.stop();

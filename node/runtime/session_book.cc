@@ -36,10 +36,19 @@ bool SessionBook::empty() const {
   return entries_.empty();
 }
 
+void SessionBook::close() {
+  {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  changed_.notify_all();
+}
+
 bool SessionBook::wait_unused(const ModelIdentity& identity, const LayerRange& range,
                               TimePoint deadline) const {
   std::unique_lock lock(mutex_);
   return changed_.wait_until(lock, deadline, [&] {
+    if (closed_) return true;
     return std::none_of(entries_.begin(), entries_.end(), [&](const auto& item) {
       const Entry& entry = item.second;
       const bool overlaps = entry.range.begin < range.end && range.begin < entry.range.end;
@@ -50,7 +59,7 @@ bool SessionBook::wait_unused(const ModelIdentity& identity, const LayerRange& r
 
 bool SessionBook::wait_empty(TimePoint deadline) const {
   std::unique_lock lock(mutex_);
-  return changed_.wait_until(lock, deadline, [&] { return entries_.empty(); });
+  return changed_.wait_until(lock, deadline, [&] { return closed_ || entries_.empty(); });
 }
 
 }  // namespace mesh

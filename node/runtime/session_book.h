@@ -30,6 +30,8 @@ class SessionBook {
   void sweep(const pipeline::HopTable& table);
 
   bool empty() const;
+  /// Ends all waiting, for good.
+  void close();
   /// Waits until no session of `identity` uses layers of `range`, or until `deadline`; true if none does.
   bool wait_unused(const ModelIdentity& identity, const LayerRange& range, TimePoint deadline) const;
   bool wait_empty(TimePoint deadline) const;
@@ -38,6 +40,7 @@ class SessionBook {
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::map<wire::HopKey, Entry> entries_;
+  bool closed_ = false;
 };
 
 }  // namespace mesh

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <atomic>
+
+#include "common/hub/checkpoint.h"
+#include "common/log/log.h"
+#include "node/node.h"
+
+namespace mesh {
+
+/// Loads layers of an opened model into a node, saying what they need and how far the load is. `layer_count`
+/// 0: any. Setting `cancelled` ends it with kCancelled, soon.
+Status load_layers(Node& node, const std::shared_ptr<hub::Checkpoint>& checkpoint,
+                   const ModelIdentity& identity, const LayerRange& layers, std::uint32_t layer_count,
+                   const log::Logger& log, const std::atomic<bool>& cancelled);
+
+}  // namespace mesh
