@@ -18,7 +18,7 @@ constexpr Duration kTerminalEvery = std::chrono::milliseconds(250);
 
 Status load_layers(Node& node, const std::shared_ptr<hub::Checkpoint>& checkpoint,
                    const ModelIdentity& identity, const LayerRange& layers, std::uint32_t layer_count,
-                   const log::Logger& log) {
+                   const log::Logger& log, const std::atomic<bool>& cancelled) {
   MESH_ASSIGN_OR_RETURN(const std::string config, checkpoint->files().read_small(hub::kConfig));
   MESH_ASSIGN_OR_RETURN(const engine::ModelProfile profile, engine::read_model_profile(config));
   if (layer_count != 0 && profile.layer_count() != layer_count) {
