@@ -123,9 +123,9 @@ StatusOr<RopeSpec> read_rope(const json::View& config, std::uint32_t head_dim, P
     MESH_RETURN_IF_ERROR(scale_llama3(params, original, rope));
   } else if (type == "yarn") {
     MESH_ASSIGN_OR_RETURN(attention_scale, scale_yarn(params, original, max_positions, rope));
-  } else if (type != "default") {
+  } else if (type != "default" && type != "dynamic") {
     return params.error(
-        fmt::format("rope type \"{}\" is not supported; supported are default, linear, llama3, yarn", type));
+        fmt::format("rope type \"{}\" is not supported; supported are default, dynamic, linear, llama3, yarn", type));
   }
   RopeSpec spec{dims, {rope.frequencies.begin(), rope.frequencies.end()}, static_cast<float>(attention_scale)};
   return spec;
