@@ -75,6 +75,11 @@ StatusOr<std::shared_ptr<safetensors::MappedFile>> Checkpoint::mapped(const std:
 }
 
 StatusOr<std::shared_ptr<safetensors::MappedFile>> Checkpoint::with_header(const std::string& file) {
+  MESH_ASSIGN_OR_RETURN(const std::filesystem::path known, files_->path(file));
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto opened = mapped_.find(known); opened != mapped_.end()) return opened->second;
+  }
   const auto found = files_->files().find(file);
   MESH_CHECK(found != files_->files().end());
   const std::uint64_t first = std::min(found->second, safetensors::kLengthBytes);

@@ -1,19 +1,32 @@
 #include "common/identity/sha256.h"
 
-#include <sodium.h>
+#include <openssl/evp.h>
+#include <openssl/sha.h>
 
-#include "common/identity/sodium.h"
+#include "common/base/check.h"
 
 namespace mesh {
 
+// OpenSSL rather than libsodium: whole models are hashed, and OpenSSL uses the CPU's SHA instructions.
 struct Sha256Stream::State {
-  crypto_hash_sha256_state state;
+  State() : context(EVP_MD_CTX_new()) {
+    MESH_CHECK(context != nullptr);
+    start();
+  }
+  State(const State& other) : context(EVP_MD_CTX_new()) {
+    MESH_CHECK(context != nullptr && EVP_MD_CTX_copy_ex(context, other.context) == 1);
+  }
+  State& operator=(const State& other) {
+    MESH_CHECK(EVP_MD_CTX_copy_ex(context, other.context) == 1);
+    return *this;
+  }
+  ~State() { EVP_MD_CTX_free(context); }
+  void start() const { MESH_CHECK(EVP_DigestInit_ex(context, EVP_sha256(), nullptr) == 1); }
+
+  EVP_MD_CTX* const context;
 };
 
-Sha256Stream::Sha256Stream() : state_(std::make_unique<State>()) {
-  ensure_sodium();
-  crypto_hash_sha256_init(&state_->state);
-}
+Sha256Stream::Sha256Stream() : state_(std::make_unique<State>()) {}
 Sha256Stream::~Sha256Stream() = default;
 Sha256Stream::Sha256Stream(const Sha256Stream& other) : state_(std::make_unique<State>(*other.state_)) {}
 Sha256Stream& Sha256Stream::operator=(const Sha256Stream& other) {
@@ -24,21 +37,20 @@ Sha256Stream::Sha256Stream(Sha256Stream&&) noexcept = default;
 Sha256Stream& Sha256Stream::operator=(Sha256Stream&&) noexcept = default;
 
 Sha256Stream& Sha256Stream::update(std::string_view bytes) {
-  crypto_hash_sha256_update(&state_->state, as_unsigned(bytes), bytes.size());
+  MESH_CHECK(EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()) == 1);
   return *this;
 }
 
 Sha256 Sha256Stream::finish() {
   Sha256 digest;
-  crypto_hash_sha256_final(&state_->state, digest.bytes.data());
-  crypto_hash_sha256_init(&state_->state);
+  MESH_CHECK(EVP_DigestFinal_ex(state_->context, digest.bytes.data(), nullptr) == 1);
+  state_->start();
   return digest;
 }
 
 Sha256 sha256(std::string_view bytes) {
-  ensure_sodium();
   Sha256 digest;
-  crypto_hash_sha256(digest.bytes.data(), as_unsigned(bytes), bytes.size());
+  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest.bytes.data());
   return digest;
 }
 
