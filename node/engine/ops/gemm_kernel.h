@@ -37,6 +37,7 @@ struct TileArgs {
   std::int64_t c_stride;
   const float* bias;  // null: none
   bool add;
+  std::int64_t ahead;  // bytes from here to what will be read next, fetched meanwhile
 };
 
 template <Element kElement, int kRows, int kTakePairs, bool kPacked>
@@ -47,7 +48,13 @@ void tile(const TileArgs& args, int first_pair) {
   const float* a = args.a;
   const std::int64_t a_row = kPacked ? 1 : args.a_row;
   constexpr std::int64_t a_step = kPacked ? kRows : 1;
+  [[maybe_unused]] const std::int64_t ahead = args.ahead;
   for (std::int64_t k = 0; k < args.k; ++k) {
+    if constexpr (kRows >
+                  2) {  // with fewer, reading is all there is, and the hardware fetches ahead by itself
+      for (std::int64_t line = 0; line < kRowBytes; line += 64)
+        __builtin_prefetch(panel + ahead + line, 0, 2);
+    }
 #pragma GCC unroll 4
     for (int pair = 0; pair < kTakePairs; ++pair) {
       Vec low, high;
@@ -130,7 +137,7 @@ void pack_rows(const float* a, std::int64_t stride, std::int64_t m, std::int64_t
 
 // All rows × one panel × one chain.
 template <Element kElement>
-void gemm_block(const GemmArgs& args, std::int64_t panel, std::int64_t k0) {
+void gemm_block(const GemmArgs& args, std::int64_t panel, std::int64_t k0, bool stream) {
   constexpr std::int64_t kRowBytes = 32 * (kElement == Element::kBf16 ? 2 : 4);
   const bool packed = args.a_stride == 0;
   const TileCall* calls = packed ? kTiles<kElement, true>.calls : kTiles<kElement, false>.calls;
@@ -143,6 +150,7 @@ void gemm_block(const GemmArgs& args, std::int64_t panel, std::int64_t k0) {
   tile_args.a = packed ? args.a + k0 * args.m : args.a + k0;
   tile_args.bias = k0 == 0 && args.bias != nullptr ? args.bias + column : nullptr;
   tile_args.add = args.add || k0 > 0;
+  tile_args.ahead = stream ? tile_args.k * kRowBytes : args.panel_stride;
   const Tiling tiling(args.m);
   float* c = args.c + column;
   for (std::int64_t t = 0; t < tiling.tiles; ++t) {
@@ -175,12 +183,12 @@ void gemm_panels(const GemmArgs& args, std::int64_t first_panel, std::int64_t la
   const bool stream = args.m <= kTileRows;
   if (stream) {
     for (std::int64_t panel = first_panel; panel < last_panel; ++panel) {
-      for (std::int64_t k0 = 0; k0 < args.k; k0 += kChain) gemm_block<kElement>(args, panel, k0);
+      for (std::int64_t k0 = 0; k0 < args.k; k0 += kChain) gemm_block<kElement>(args, panel, k0, stream);
     }
   } else {
     for (std::int64_t k0 = 0; k0 < args.k; k0 += kChain) {
       for (std::int64_t panel = first_panel; panel < last_panel; ++panel)
-        gemm_block<kElement>(args, panel, k0);
+        gemm_block<kElement>(args, panel, k0, stream);
     }
   }
 }
