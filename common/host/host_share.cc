@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 namespace mesh {
 namespace {
@@ -18,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kSuffix = ".share";
+constexpr std::string_view kLockFile = "lock";
 
 /// A descriptor with an exclusive lock, closed at the end.
 class Locked {
@@ -49,31 +51,44 @@ std::uint64_t resident_bytes(long pid) {
   return resident * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-struct Other {
-  long pid = 0;
-  std::uint64_t memory = 0;
-  std::string program;
+struct Neighbours {
+  unsigned programs = 0;
+  std::uint64_t promised = 0;  ///< reserved by others and not yet in use by them
+  std::string holders;
 };
 
 /// Whoever holds the lock of a file lives; a file that nobody locks is removed.
-std::vector<Other> read_others(const fs::path& folder) {
-  std::vector<Other> others;
+Neighbours look_around(const fs::path& folder, const fs::path& own) {
+  Neighbours found;
   std::error_code code;
   for (const auto& entry : fs::directory_iterator(folder, code)) {
-    if (entry.path().extension() != kSuffix) continue;
+    if (entry.path().extension() != kSuffix || entry.path() == own) continue;
     const int descriptor = ::open(entry.path().c_str(), O_RDWR | O_CLOEXEC);
     if (descriptor < 0) continue;
     const bool dead = ::flock(descriptor, LOCK_EX | LOCK_NB) == 0;
-    if (dead) {
-      fs::remove(entry.path(), code);
-    } else {
-      std::ifstream file(entry.path());
-      Other other;
-      if (file >> other.pid >> other.memory >> other.program) others.push_back(std::move(other));
-    }
+    if (dead) fs::remove(entry.path(), code);
     ::close(descriptor);
+    if (dead) continue;
+    std::ifstream file(entry.path());
+    long pid = 0;
+    std::uint64_t memory = 0;
+    std::string program;
+    if (!(file >> pid >> memory >> program)) continue;
+    const std::uint64_t resident = resident_bytes(pid);
+    ++found.programs;
+    found.promised += memory > resident ? memory - resident : 0;
+    found.holders += fmt::format(" {} ({} bytes, process {})", program, memory, pid);
   }
-  return others;
+  return found;
+}
+
+Status no_room(std::uint64_t needed, std::uint64_t available, const Neighbours& neighbours) {
+  return error(StatusCode::kResourceExhausted,
+               "{} bytes of memory needed, {} available of which others reserved {}:{}; give a smaller "
+               "--memory or stop "
+               "one of them",
+               needed, available, neighbours.promised,
+               neighbours.holders.empty() ? " nobody" : neighbours.holders);
 }
 
 Status check_folder(const fs::path& folder) {
@@ -133,39 +148,49 @@ unsigned usable_cores() {
 
 StatusOr<std::unique_ptr<HostShare>> HostShare::enter(const fs::path& folder, const Request& request) {
   MESH_RETURN_IF_ERROR(check_folder(folder));
-  MESH_ASSIGN_OR_RETURN(const Locked lock, Locked::open(folder / "lock"));
-  std::uint64_t promised = 0;
-  std::string holders;
-  const std::vector<Other> others = read_others(folder);
-  for (const Other& other : others) {
-    const std::uint64_t resident = resident_bytes(other.pid);
-    promised += other.memory > resident ? other.memory - resident : 0;
-    holders += fmt::format(" {} ({} bytes, process {})", other.program, other.memory, other.pid);
-  }
+  MESH_ASSIGN_OR_RETURN(const Locked lock, Locked::open(folder / kLockFile));
+  const Neighbours neighbours = look_around(folder, {});
   MESH_ASSIGN_OR_RETURN(const std::uint64_t available, available_memory());
-  const std::uint64_t unreserved = available > promised ? available - promised : 0;
+  const std::uint64_t unreserved = available > neighbours.promised ? available - neighbours.promised : 0;
+  const std::uint64_t needed = request.memory ? *request.memory : kLeave + 1;
+  if (needed > unreserved) return no_room(needed, available, neighbours);
 
   std::unique_ptr<HostShare> share(new HostShare);
-  share->programs_ = static_cast<unsigned>(others.size()) + 1;
+  share->folder_ = folder;
+  share->program_ = request.program;
+  share->programs_ = neighbours.programs + 1;
   share->threads_ = request.threads ? *request.threads : std::max(1u, usable_cores() / share->programs_);
-  const std::uint64_t needed = request.memory ? *request.memory : kLeave + 1;
-  if (needed > unreserved) {
-    return error(StatusCode::kResourceExhausted,
-                 "{} bytes of memory needed, {} free of which others reserved {}:{}; give a smaller --memory "
-                 "or stop one",
-                 needed, available, promised, holders.empty() ? " nobody" : holders);
-  }
   share->memory_ = request.memory ? *request.memory : unreserved - kLeave;
+  share->reserved_ = request.memory ? *request.memory : 0;
   share->file_ = folder / (std::to_string(::getpid()) + std::string(kSuffix));
   share->descriptor_ = ::open(share->file_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (share->descriptor_ < 0 || ::flock(share->descriptor_, LOCK_EX | LOCK_NB) != 0) {
     return error(StatusCode::kFailedPrecondition, "cannot write {}", share->file_.string());
   }
-  const std::string text = fmt::format("{} {} {}\n", ::getpid(), share->memory_, request.program);
-  if (::write(share->descriptor_, text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
-    return error(StatusCode::kFailedPrecondition, "cannot write {}", share->file_.string());
-  }
+  MESH_RETURN_IF_ERROR(share->write());
   return share;
+}
+
+Status HostShare::reserve(std::uint64_t total) {
+  if (total <= reserved_) return absl::OkStatus();
+  MESH_ASSIGN_OR_RETURN(const Locked lock, Locked::open(folder_ / kLockFile));
+  const Neighbours neighbours = look_around(folder_, file_);
+  MESH_ASSIGN_OR_RETURN(const std::uint64_t available, available_memory());
+  const std::uint64_t resident = resident_bytes(::getpid());
+  const std::uint64_t needed = total > resident ? total - resident : 0;
+  if (needed + std::min(available, neighbours.promised) > available)
+    return no_room(needed, available, neighbours);
+  reserved_ = total;
+  return write();
+}
+
+Status HostShare::write() const {
+  const std::string text = fmt::format("{} {} {}\n", ::getpid(), reserved_, program_);
+  if (::ftruncate(descriptor_, 0) == 0 &&
+      ::pwrite(descriptor_, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size())) {
+    return absl::OkStatus();
+  }
+  return error(StatusCode::kFailedPrecondition, "cannot write {}", file_.string());
 }
 
 HostShare::~HostShare() {

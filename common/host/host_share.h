@@ -30,15 +30,20 @@ class HostShare {
     std::optional<unsigned> threads;      ///< none: cores ÷ programs
   };
 
-  /// Reserves. kResourceExhausted with needed, free and who holds the rest; kFailedPrecondition when the
-  /// folder is not ours alone.
+  /// With request.memory that much is reserved at once; without it memory() is what could be had now, and
+  /// reserve() claims it bit by bit, so that programs without a size may share a machine. kResourceExhausted
+  /// with needed, free and who holds the rest; kFailedPrecondition when the folder is not ours alone.
   static StatusOr<std::unique_ptr<HostShare>> enter(const std::filesystem::path& folder,
                                                     const Request& request);
   ~HostShare();
   HostShare(const HostShare&) = delete;
   HostShare& operator=(const HostShare&) = delete;
 
+  /// Most that this program may use.
   std::uint64_t memory() const { return memory_; }
+  /// Before `total` bytes are in use by this program. kResourceExhausted when others hold them; OK at once
+  /// for what was reserved before.
+  Status reserve(std::uint64_t total);
   unsigned threads() const { return threads_; }
   /// Programs on this machine when this one entered, itself included.
   unsigned programs() const { return programs_; }
@@ -46,8 +51,13 @@ class HostShare {
  private:
   HostShare() = default;
 
+  Status write() const;
+
+  std::filesystem::path folder_;
   std::filesystem::path file_;
+  std::string program_;
   int descriptor_ = -1;
+  std::uint64_t reserved_ = 0;
   std::uint64_t memory_ = 0;
   unsigned threads_ = 1;
   unsigned programs_ = 1;

@@ -87,6 +87,16 @@ TEST_F(HostShareTest, TheDefaultLeavesAGibibyte) {
   EXPECT_LE((*share)->memory() + HostShare::kLeave, *available_memory() + (std::uint64_t{256} << 20));
 }
 
+TEST_F(HostShareTest, WithoutASizeOnlyWhatIsClaimedCounts) {
+  const auto share = HostShare::enter(folder_, {"node", std::nullopt, std::nullopt});
+  ASSERT_TRUE(share.ok());
+  const std::uint64_t all = *available_memory();
+  Neighbour neighbour(folder_, all / 2);
+  EXPECT_TRUE((*share)->reserve(all / 8).ok());
+  EXPECT_EQ((*share)->reserve(all).code(), StatusCode::kResourceExhausted);
+  neighbour.kill();
+}
+
 TEST_F(HostShareTest, AShareEndsWithItsOwner) {
   {
     ASSERT_TRUE(HostShare::enter(folder_, {"node", 1 << 20, std::nullopt}).ok());

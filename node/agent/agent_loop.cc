@@ -180,7 +180,7 @@ void AgentLoop::run_orders() {
 Status AgentLoop::carry_out(const BeginLoad& order) {
   MESH_ASSIGN_OR_RETURN(const auto checkpoint, parts_.models->open(order.model));
   return load_layers(parts_.node, checkpoint, order.model.model, order.layers, order.model.layer_count,
-                     parts_.log, cancelled_);
+                     parts_.log, parts_.share, cancelled_);
 }
 
 Status AgentLoop::carry_out(const BeginDrop& order) {

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "common/base/bounded_queue.h"
+#include "common/host/host_share.h"
 #include "common/log/log.h"
 #include "node/agent/agent.h"
 #include "node/agent/agent_state.h"
@@ -23,6 +24,7 @@ class AgentLoop {
  public:
   struct Parts {
     Node& node;
+    HostShare& share;
     std::shared_ptr<ModelSource> models;
     TrackerLink::Options tracker;
     std::shared_ptr<TrackerLink::Pin> pin;

@@ -18,7 +18,7 @@ constexpr Duration kTerminalEvery = std::chrono::milliseconds(250);
 
 Status load_layers(Node& node, const std::shared_ptr<hub::Checkpoint>& checkpoint,
                    const ModelIdentity& identity, const LayerRange& layers, std::uint32_t layer_count,
-                   const log::Logger& log, const std::atomic<bool>& cancelled) {
+                   const log::Logger& log, HostShare& share, const std::atomic<bool>& cancelled) {
   MESH_ASSIGN_OR_RETURN(const std::string config, checkpoint->files().read_small(hub::kConfig));
   MESH_ASSIGN_OR_RETURN(const engine::ModelProfile profile, engine::read_model_profile(config));
   if (layer_count != 0 && profile.layer_count() != layer_count) {
@@ -34,6 +34,10 @@ Status load_layers(Node& node, const std::shared_ptr<hub::Checkpoint>& checkpoin
                         node.engine().shard_needs(*checkpoint, identity, spec));
   log.info("layers {} of {} need {} of memory", to_string(layers), checkpoint->files().describe(),
            config::format_size(needs.total()));
+
+  const engine::MemoryUse used = node.engine().memory();
+  MESH_RETURN_IF_ERROR(
+      share.reserve(used.weight_bytes + used.cache_bytes + used.working_bytes + needs.total()));
 
   const SteadyClock clock;
   const TimePoint began = clock.now();

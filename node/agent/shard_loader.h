@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "common/host/host_share.h"
 #include "common/hub/checkpoint.h"
 #include "common/log/log.h"
 #include "node/node.h"
@@ -12,6 +13,6 @@ namespace mesh {
 /// 0: any. Setting `cancelled` ends it with kCancelled, soon.
 Status load_layers(Node& node, const std::shared_ptr<hub::Checkpoint>& checkpoint,
                    const ModelIdentity& identity, const LayerRange& layers, std::uint32_t layer_count,
-                   const log::Logger& log, const std::atomic<bool>& cancelled);
+                   const log::Logger& log, HostShare& share, const std::atomic<bool>& cancelled);
 
 }  // namespace mesh
