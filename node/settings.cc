@@ -1,0 +1,124 @@
+#include "node/settings.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "common/net/address.h"
+#include "common/net/url.h"
+
+namespace mesh {
+namespace {
+
+constexpr std::int64_t kMaxLayer = 100'000;
+
+std::string home_folder(const char* variable, const char* under_home) {
+  const char* given = std::getenv(variable);
+  if (given != nullptr && *given == '/') return given;
+  const char* home = std::getenv("HOME");
+  return std::string(home != nullptr && *home == '/' ? home : "/tmp") + under_home;
+}
+
+Status check_shard(const NodeSettings& values) {
+  const bool alone = !values.model_id.empty();
+  const bool range = values.shard_start >= 0 || values.shard_end >= 0;
+  if (alone != range || (range && (values.shard_start < 0 || values.shard_end < 0))) {
+    return error(
+        StatusCode::kInvalidArgument,
+        "--model-id, --shard-start and --shard-end go together: --model-id PATH_OR_ID --shard-start A "
+        "--shard-end B loads layers [A, B)");
+  }
+  if (range && values.shard_start >= values.shard_end) {
+    return error(StatusCode::kInvalidArgument,
+                 "--shard-start {} is not below --shard-end {}: layers [A, B) would be empty",
+                 values.shard_start, values.shard_end);
+  }
+  if (!alone && values.tracker.empty()) {
+    return error(StatusCode::kInvalidArgument,
+                 "nothing to do: give --tracker URL to join a mesh, or --model-id, --shard-start and "
+                 "--shard-end to run "
+                 "layers alone");
+  }
+  if (alone && !values.tracker.empty()) {
+    return error(StatusCode::kInvalidArgument,
+                 "--model-id and --tracker exclude each other: a tracker says which layers a node holds");
+  }
+  return absl::OkStatus();
+}
+
+Status check_quantization(const NodeSettings& values) {
+  for (const std::string& name : values.quantization) {
+    if (name != "bfloat16") {
+      return error(StatusCode::kInvalidArgument, "--quantization {} is not known; this version runs bfloat16",
+                   name);
+    }
+  }
+  if (values.quantization.empty())
+    return error(StatusCode::kInvalidArgument, "--quantization accepts nothing");
+  return absl::OkStatus();
+}
+
+Status check_addresses(NodeSettings& values) {
+  MESH_ASSIGN_OR_RETURN(const net::HostPort listen, net::HostPort::parse(values.listen));
+  const std::string host = listen.host == "localhost" ? "127.0.0.1" : listen.host;
+  const auto kind = net::classify_address(host);
+  if (!kind.ok()) {
+    return error(StatusCode::kInvalidArgument,
+                 "--listen takes a numeric address and a port, such as 0.0.0.0:8090");
+  }
+  const bool loopback = *kind == net::AddressKind::kLoopback;
+  if (!loopback && values.join_key.empty()) {
+    return error(
+        StatusCode::kInvalidArgument,
+        "--listen {} can be reached from other machines, so a join key is needed: give --join-key (or "
+        "MESHNET_JOIN_KEY) with the text that the tracker printed, or listen on 127.0.0.1",
+        values.listen);
+  }
+  if (values.advertise.empty() && *kind == net::AddressKind::kReserved && !values.tracker.empty()) {
+    return error(StatusCode::kInvalidArgument,
+                 "--listen {} names no single address, so say with --advertise HOST:PORT where other nodes "
+                 "reach this one",
+                 values.listen);
+  }
+  if (!values.advertise.empty()) return net::HostPort::parse(values.advertise).status();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void declare_node_settings(config::Settings& settings, NodeSettings& values) {
+  settings.text("tracker", values.tracker, "URL of the tracker's mesh listener, such as http://10.0.0.1:8070")
+      .text("listen", values.listen, "ADDRESS:PORT for frames of other nodes and openings of the tracker")
+      .text("advertise", values.advertise, "HOST:PORT where other nodes reach this one; default: --listen")
+      .optional_size("memory", values.memory,
+                     "most memory for weights and caches; auto: what is free less 1 GiB")
+      .integer("threads", values.threads, 0, 1024, "CPU threads of a step; 0: cores divided by programs")
+      .choice("device", values.device, {"auto", "cpu", "cuda"}, "where layers run")
+      .choice("dtype", values.dtype, {"auto", "bfloat16", "float32"}, "compute type")
+      .list("quantization", values.quantization, "formats of weights that this node accepts, best first")
+      .text("cache-dir", values.cache_dir, "where fetched pieces of models are kept")
+      .text("data-dir", values.data_dir, "where this node's key and state are kept")
+      .secret("join-key", values.join_key, "text that the tracker printed; pins the tracker's key")
+      .choice("wire-codec", values.wire_codec, {"auto", "zstd", "split", "identity"},
+              "coding of activations on the wire")
+      .text("allow-peers", values.allow_peers,
+            "kinds of addresses to send to: public,private,loopback,cgnat,link-local")
+      .text("model-id", values.model_id, "without a tracker: PATH_OR_ID[@REVISION] of the model")
+      .integer("shard-start", values.shard_start, -1, kMaxLayer, "without a tracker: first layer")
+      .integer("shard-end", values.shard_end, -1, kMaxLayer, "without a tracker: layer after the last")
+      .choice("log-level", values.log_level, {"debug", "info", "warning", "error", "off"}, "what is logged")
+      .choice("log-format", values.log_format, {"text", "json"}, "how it is logged");
+}
+
+Status complete_node_settings(NodeSettings& values) {
+  MESH_RETURN_IF_ERROR(check_shard(values));
+  MESH_RETURN_IF_ERROR(check_quantization(values));
+  MESH_RETURN_IF_ERROR(check_addresses(values));
+  if (!values.tracker.empty()) MESH_RETURN_IF_ERROR(net::Url::parse(values.tracker).status());
+  if (values.data_dir.empty())
+    values.data_dir = home_folder("XDG_STATE_HOME", "/.local/state") + "/meshnet/node";
+  if (values.cache_dir.empty()) values.cache_dir = home_folder("XDG_CACHE_HOME", "/.cache") + "/meshnet";
+  return absl::OkStatus();
+}
+
+}  // namespace mesh

@@ -1,0 +1,73 @@
+#include "node/settings.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace mesh {
+namespace {
+
+using testing::HasSubstr;
+
+struct Loaded {
+  NodeSettings values;
+  config::Settings::Outcome outcome;
+  Status complete;
+};
+
+Loaded load(std::vector<std::string> arguments) {
+  Loaded loaded;
+  config::Settings settings("node", "test", "version");
+  declare_node_settings(settings, loaded.values);
+  loaded.outcome = settings.load({std::move(arguments), {}, {}});
+  if (!loaded.outcome.exit_code) loaded.complete = complete_node_settings(loaded.values);
+  return loaded;
+}
+
+TEST(NodeSettings, AloneTakesThePrototypesFlags) {
+  const Loaded loaded = load({"--model-id", "openai-community/gpt2", "--shard-start", "0", "--shard-end", "3",
+                              "--quantization", "bfloat16"});
+  ASSERT_FALSE(loaded.outcome.exit_code.has_value()) << loaded.outcome.output;
+  EXPECT_TRUE(loaded.complete.ok()) << loaded.complete;
+  EXPECT_EQ(loaded.values.shard_end, 3);
+}
+
+TEST(NodeSettings, WithoutTrackerAndModelItSaysBothWays) {
+  const Loaded loaded = load({});
+  EXPECT_THAT(loaded.complete.ToString(), HasSubstr("--tracker"));
+  EXPECT_THAT(loaded.complete.ToString(), HasSubstr("--model-id"));
+}
+
+TEST(NodeSettings, AnEmptyOrHalfGivenRangeIsRefused) {
+  EXPECT_FALSE(load({"--model-id", "m", "--shard-start", "3", "--shard-end", "3"}).complete.ok());
+  EXPECT_FALSE(load({"--model-id", "m", "--shard-start", "3"}).complete.ok());
+  EXPECT_FALSE(load({"--shard-start", "0", "--shard-end", "3"}).complete.ok());
+}
+
+TEST(NodeSettings, OffLoopbackAJoinKeyIsNeededAndTheMessageSaysHow) {
+  const Loaded loaded = load({"--tracker", "http://10.0.0.1:8070", "--listen", "10.0.0.2:8090"});
+  EXPECT_THAT(loaded.complete.ToString(), HasSubstr("--join-key"));
+  EXPECT_TRUE(
+      load({"--tracker", "http://10.0.0.1:8070", "--listen", "10.0.0.2:8090", "--join-key", "mesh1.x.y"})
+          .complete.ok());
+}
+
+TEST(NodeSettings, AllAddressesNeedAnAdvertisedOne) {
+  const std::vector<std::string> base{"--tracker",    "http://10.0.0.1:8070", "--listen",
+                                      "0.0.0.0:8090", "--join-key",           "mesh1.x.y"};
+  EXPECT_THAT(load(base).complete.ToString(), HasSubstr("--advertise"));
+  auto with = base;
+  with.insert(with.end(), {"--advertise", "node.example.org:8090"});
+  EXPECT_TRUE(load(with).complete.ok());
+}
+
+TEST(NodeSettings, AnUnknownQuantizationIsRefused) {
+  EXPECT_THAT(load({"--tracker", "http://127.0.0.1:8070", "--quantization", "q4_k"}).complete.ToString(),
+              HasSubstr("q4_k"));
+}
+
+TEST(NodeSettings, AnUnknownFlagIsAUsageError) {
+  EXPECT_EQ(load({"--layers", "3"}).outcome.exit_code, 2);
+}
+
+}  // namespace
+}  // namespace mesh
