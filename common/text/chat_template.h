@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "common/base/status.h"
 
@@ -25,7 +26,7 @@ struct ChatInput {
 };
 
 struct ChatLimits {
-  std::uint64_t steps = 20'000'000;           ///< of the template engine
+  std::uint64_t steps = 5'000'000;            ///< of the template engine
   std::size_t output_bytes = 64u << 20;  ///< of the rendering, and of any string made on the way
 };
 
@@ -53,9 +54,11 @@ class ChatTemplate {
   const std::string& source() const { return source_; }
 
  private:
-  ChatTemplate(MeshTemplate* handle, std::string source) : handle_(handle), source_(std::move(source)) {}
+  ChatTemplate(MeshTemplate* handle, std::string source, boost::json::object tokens)
+      : handle_(handle), source_(std::move(source)), tokens_(std::move(tokens)) {}
   MeshTemplate* handle_;
   std::string source_;
+  boost::json::object tokens_;  ///< bos_token and the like
 };
 
 }  // namespace mesh

@@ -22,14 +22,14 @@ class StreamDecoder {
   StreamDecoder(StreamDecoder&& other) noexcept;
   StreamDecoder& operator=(StreamDecoder&& other) noexcept;
 
-  /// The text that `id` completes; often empty.
+  /// The text that `id` completes; often empty. kInvalidArgument: the tokenizer's decoder cannot be streamed (CTC).
   StatusOr<std::string> push(TokenId id);
   /// What still waits, at the end of the stream: U+FFFD for an unfinished character. The decoder is then as new.
   StatusOr<std::string> finish();
 
  private:
-  std::shared_ptr<const Tokenizer> tokenizer_;
   MeshStream* handle_ = nullptr;
+  Status creation_;  ///< why there is no handle
 };
 
 }  // namespace mesh

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "common/json/json.h"
+
+namespace mesh {
+
+/// Contents of a file under tests/golden.
+inline std::string golden_text(const std::string& name) {
+  std::ifstream file(std::string(MESH_SOURCE_DIR) + "/tests/golden/" + name, std::ios::binary);
+  EXPECT_TRUE(file.good()) << name;
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+inline json::Value golden_json(const std::string& name) {
+  auto parsed = json::parse(golden_text(name), {.max_bytes = 64u << 20, .max_depth = 64, .max_values = 1u << 22});
+  EXPECT_TRUE(parsed.ok()) << name << ": " << parsed.status();
+  return parsed.ok() ? *std::move(parsed) : json::Value();
+}
+
+inline std::string text_of(const json::Value& value) { return std::string(value.as_string()); }
+
+}  // namespace mesh

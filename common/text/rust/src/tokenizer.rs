@@ -1,0 +1,142 @@
+//! A tokenizer as transformers sets it up from tokenizer.json and tokenizer_config.json.
+
+use std::str::FromStr;
+
+use serde_json::{json, Value};
+use tokenizers::{AddedToken, PostProcessorWrapper};
+
+use crate::fault::{invalid, not_found, Result};
+
+const MAX_FILE: usize = 128 << 20;
+const MAX_TEXT: usize = 64 << 20;
+/// In the order in which transformers adds them.
+const NAMED: [&str; 7] =
+    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+
+pub struct Tokenizer {
+    pub inner: tokenizers::Tokenizer,
+}
+
+impl Tokenizer {
+    pub fn load(tokenizer_json: &[u8], config_json: &[u8]) -> Result<Self> {
+        if tokenizer_json.len() > MAX_FILE || config_json.len() > MAX_FILE {
+            return Err(invalid(format!("the tokenizer's file exceeds {MAX_FILE} bytes")));
+        }
+        let mut inner = tokenizers::Tokenizer::from_bytes(tokenizer_json)
+            .map_err(|e| invalid(format!("tokenizer.json: {e}")))?;
+        // Prompts are neither cut nor padded, whatever the file's training settings say.
+        inner.with_truncation(None).map_err(|e| invalid(format!("tokenizer.json: {e}")))?;
+        inner.with_padding(None);
+        if !config_json.is_empty() {
+            let config: Value = serde_json::from_slice(config_json)
+                .map_err(|e| invalid(format!("tokenizer_config.json: {e}")))?;
+            add_tokens(&mut inner, &config);
+            set_template(&mut inner, &config)?;
+        }
+        Ok(Self { inner })
+    }
+
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
+        if text.len() > MAX_TEXT {
+            return Err(invalid(format!("text of {} bytes exceeds {MAX_TEXT}", text.len())));
+        }
+        let encoding = self
+            .inner
+            .encode_fast(text, add_special)
+            .map_err(|e| invalid(format!("the tokenizer refuses the text: {e}")))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
+        self.inner
+            .decode(ids, skip_special)
+            .map_err(|e| invalid(format!("the tokenizer cannot decode the ids: {e}")))
+    }
+
+    /// The token as the vocabulary spells it.
+    pub fn token(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
+    pub fn is_special(&self, id: u32) -> bool {
+        let added = self.inner.get_added_vocabulary();
+        added.simple_id_to_token(id).is_some_and(|token| added.is_special_token(&token))
+    }
+
+    pub fn id_of(&self, token: &str) -> Result<u32> {
+        self.inner
+            .token_to_id(token)
+            .ok_or_else(|| not_found(format!("the vocabulary has no token {token:?}")))
+    }
+}
+
+fn added_token(value: &Value) -> Option<AddedToken> {
+    let content = value.as_str().or_else(|| value.get("content")?.as_str())?;
+    let flag = |name: &str| value.get(name).and_then(Value::as_bool);
+    let special = flag("special").unwrap_or(true);
+    Some(
+        AddedToken::from(content, special)
+            .lstrip(flag("lstrip").unwrap_or(false))
+            .rstrip(flag("rstrip").unwrap_or(false))
+            .single_word(flag("single_word").unwrap_or(false))
+            .normalized(flag("normalized").unwrap_or(!special)),
+    )
+}
+
+/// Tokens that only tokenizer_config.json names.
+fn add_tokens(inner: &mut tokenizers::Tokenizer, config: &Value) {
+    let mut wanted = Vec::new();
+    if let Some(decoder) = config.get("added_tokens_decoder").and_then(Value::as_object) {
+        let mut entries: Vec<_> =
+            decoder.iter().filter_map(|(id, token)| Some((u64::from_str(id).ok()?, token))).collect();
+        entries.sort_by_key(|(id, _)| *id);
+        wanted.extend(entries.into_iter().filter_map(|(_, token)| added_token(token)));
+    }
+    let named = NAMED.iter().filter_map(|name| config.get(name));
+    let extra = ["additional_special_tokens", "extra_special_tokens"]
+        .iter()
+        .filter_map(|name| config.get(name)?.as_array())
+        .flatten();
+    for value in named.chain(extra) {
+        wanted.extend(added_token(value).map(|mut token| {
+            token.special = true;
+            token
+        }));
+    }
+    let known = inner.get_added_vocabulary().get_vocab().clone();
+    wanted.retain(|token| !known.contains_key(&token.content));
+    inner.add_tokens(&wanted);
+}
+
+/// add_bos_token and add_eos_token, where stated, replace the file's own template.
+fn set_template(inner: &mut tokenizers::Tokenizer, config: &Value) -> Result<()> {
+    let stated = |name: &str| config.get(name).and_then(Value::as_bool);
+    if stated("add_bos_token").is_none() && stated("add_eos_token").is_none() {
+        return Ok(());
+    }
+    let mut special = serde_json::Map::new();
+    let mut piece = |flag: &str, name: &str| -> Option<Value> {
+        let content = added_token(config.get(name)?)?.content;
+        let id = inner.token_to_id(&content)?;
+        stated(flag)?.then(|| {
+            special.insert(
+                content.clone(),
+                json!({"id": content, "ids": [id], "tokens": [content]}),
+            );
+            json!({"SpecialToken": {"id": content, "type_id": 0}})
+        })
+    };
+    let bos = piece("add_bos_token", "bos_token");
+    let eos = piece("add_eos_token", "eos_token");
+    let text = json!({"Sequence": {"id": "A", "type_id": 0}});
+    let single: Vec<Value> = bos.into_iter().chain([text]).chain(eos).collect();
+    let pair: Vec<Value> =
+        single.iter().cloned().chain([json!({"Sequence": {"id": "B", "type_id": 1}})]).collect();
+    let template = json!({
+        "type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special,
+    });
+    let processor: PostProcessorWrapper = serde_json::from_value(template)
+        .map_err(|e| invalid(format!("tokenizer_config.json: add_bos_token, add_eos_token: {e}")))?;
+    inner.with_post_processor(Some(processor));
+    Ok(())
+}

@@ -1,0 +1,5 @@
+#include "common/text/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+TEST(X, Y) {}
