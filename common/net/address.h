@@ -34,9 +34,8 @@ class AddressPolicy {
   static AddressPolicy any();
   /// "public,private,loopback,cgnat,link-local".
   static StatusOr<AddressPolicy> parse(std::string_view list);
-  /// The default for peers of a program that listens on `own`: its own kind and wider. Loopback allows all of
-  /// loopback, private and public; private (and CGNAT) allows itself, private and public; public allows
-  /// public alone.
+  /// The default for peers of a program that listens on `own`: its own kind and wider. Loopback allows any(),
+  /// public public alone, the others (0.0.0.0 too) themselves, private and public.
   static AddressPolicy for_peers_of(AddressKind own);
 
   bool allows(AddressKind kind) const { return kinds_.contains(kind); }

@@ -28,7 +28,7 @@ struct CallOptions {
   Headers headers;
   /// For the whole exchange, connecting included; however slowly the server drips.
   Duration timeout = limits::kRequestTimeout;
-  /// A longer body is kResourceExhausted.
+  /// A longer body is kResourceExhausted; bodies that go to a sink have no limit but a range's.
   std::size_t max_response = limits::kMaxResponseBytes;
   /// Ask once more when the server had closed the kept connection. POST only: get() always does.
   bool idempotent = false;
@@ -57,8 +57,8 @@ class Client {
   virtual StatusOr<Reply> get(const std::string& path, const CallOptions& options = {}) = 0;
   virtual StatusOr<Reply> post(const std::string& path, std::string_view body, std::string_view content_type,
                                const CallOptions& options = {}) = 0;
-  /// GET whose body goes to `sink` (2xx only; other bodies land in Reply::body). With `range`, an answer that
-  /// is not exactly that range (206) or the whole file (200, range.begin == 0 not required) is kUnavailable.
+  /// GET whose body goes to `sink` (2xx only; other bodies land in Reply::body). With `range`, a 2xx answer
+  /// that is not 206 with exactly that range, in whole, is kUnavailable; the sink may then have had a part.
   virtual StatusOr<Reply> download(const std::string& path, std::optional<ByteRange> range,
                                    const BodySink& sink, const CallOptions& options = {}) = 0;
   /// POST whose answer goes to `sink` as it comes, e.g. server-sent events.

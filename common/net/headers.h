@@ -1,5 +1,6 @@
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -7,7 +8,7 @@
 
 namespace mesh::net {
 
-/// Header fields in the order of arrival; names compare without case.
+/// Header fields; names compare without case, several fields of one name keep their order.
 class Headers {
  public:
   Headers() = default;

@@ -20,12 +20,17 @@ inline constexpr std::size_t kDefaultBodyBytes = std::size_t{1} << 20;
 // How slowly it may do so.
 /// From the connection's (or the last answer's) first byte to the end of the headers.
 inline constexpr auto kHeadDeadline = 10s;
-/// A body's time: this much, and a second more for each kMinBodyBytesPerSecond announced or received.
+/// A body's time: this much, and a second more for each kMinBodyBytesPerSecond received.
 inline constexpr auto kBodyDeadline = 10s;
-inline constexpr std::size_t kMinBodyBytesPerSecond = std::size_t{64} << 10;
+inline constexpr std::size_t kMinBodyBytesPerSecond = std::size_t{16} << 10;
+/// A worker waits this long for a body's next bytes; longer only as one of the long-lived.
+inline constexpr auto kBodyPatience = 200ms;
 /// One write to a client that does not read.
 inline constexpr auto kWriteTimeout = 30s;
 inline constexpr auto kIdleTimeout = 75s;
+/// After an answer that ends the connection, for the client to read it while what it still sends is thrown
+/// away.
+inline constexpr auto kLinger = 2s;
 
 // Connections.
 inline constexpr int kListenBacklog = 1024;

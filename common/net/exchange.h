@@ -1,0 +1,45 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "common/net/connection.h"
+#include "common/net/router.h"
+#include "common/net/server.h"
+
+namespace mesh::net {
+
+/// How many workers may be busy for long at once.
+class LongLivedSlots {
+ public:
+  explicit LongLivedSlots(std::size_t count) : free_(static_cast<long>(count)) {}
+  bool try_take() {
+    if (free_.fetch_sub(1) > 0) return true;
+    free_.fetch_add(1);
+    return false;
+  }
+  void give_back() { free_.fetch_add(1); }
+
+ private:
+  std::atomic<long> free_;
+};
+
+/// What all exchanges of a listener share.
+struct ExchangeContext {
+  ServerOptions options;
+  Router router;
+  std::shared_ptr<AccessPolicy> policy;
+  LongLivedSlots slots;
+
+  Response error_answer(const Status& status, const Request& request) const;
+};
+
+/// Reads one request whose head is in connection.input, answers it, and leaves what follows it in the input.
+/// True when the connection can take another.
+bool run_exchange(ExchangeContext& context, const std::shared_ptr<Connection>& connection);
+
+/// A whole HTTP answer that ends the connection, for requests that never came to be.
+std::string refusal_bytes(const ExchangeContext& context, const Status& status, const Connection& connection);
+
+}  // namespace mesh::net
