@@ -29,3 +29,10 @@ if(MESH_SANITIZE)
   add_compile_options(-fsanitize=${MESH_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${MESH_SANITIZE})
 endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  # The packaged abseil was built by g++, whose names for constrained templates clang 18 and newer no longer use.
+  add_compile_options(-fclang-abi-compat=17)
+endif()
+if(MESH_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)  # coverage of the parsers, not of the targets alone
+endif()
