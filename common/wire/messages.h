@@ -134,11 +134,13 @@ struct CursorsRequest {
 };
 
 /// `known` false: the node has no such session (restarted, lease ended, closed); then the rest is zero.
+/// Outputs of positions below `computed` exist; the hop holds work when the hop before it has computed more.
 struct CursorEntry {
   HopKey hop;
   bool known = false;
   Cursor cursor;
   Position kept_from = 0;
+  Position computed = 0;
 
   friend bool operator==(const CursorEntry&, const CursorEntry&) = default;
 };

@@ -286,7 +286,8 @@ std::string write_cursors_reply(const CursorsReply& r) {
                           {"begin", entry.hop.begin},
                           {"known", entry.known},
                           {"cursor", write_cursor(entry.cursor)},
-                          {"kept_from", entry.kept_from}});
+                          {"kept_from", entry.kept_from},
+                          {"computed", entry.computed}});
   }
   return text_of({{"hops", std::move(hops)}});
 }
@@ -302,6 +303,7 @@ StatusOr<CursorsReply> read_cursors_reply(std::string_view body) {
     MESH_ASSIGN_OR_RETURN(const View cursor, item.field("cursor"));
     MESH_ASSIGN_OR_RETURN(entry.cursor, read_cursor(cursor));
     MESH_ASSIGN_OR_RETURN(entry.kept_from, item.get<Position>("kept_from"));
+    MESH_ASSIGN_OR_RETURN(entry.computed, item.get<Position>("computed"));
     reply.hops.push_back(entry);
   }
   return reply;

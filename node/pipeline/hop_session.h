@@ -54,6 +54,7 @@ struct HopSession {
   wire::HopKey key() const { return request.key(); }
   bool is_tail() const { return request.tail.has_value(); }
   wire::Cursor cursor() const { return {request.generation, inbound.applied(), next}; }
+  Position computed() const { return running ? running->input.start : next; }
   /// Outputs from here to `next` are kept or being computed; at the tail, the position before the last
   /// token's.
   Position kept_from() const;

@@ -218,8 +218,9 @@ wire::CursorsReply HopTable::Impl::cursors(const wire::CursorsRequest& request) 
   wire::CursorsReply reply;
   for (const wire::HopKey& hop : request.hops) {
     const HopSession* session = find(hop);
-    reply.hops.push_back(session ? wire::CursorEntry{hop, true, session->cursor(), session->kept_from()}
-                                 : wire::CursorEntry{hop, false, {}, 0});
+    reply.hops.push_back(
+        session ? wire::CursorEntry{hop, true, session->cursor(), session->kept_from(), session->computed()}
+                : wire::CursorEntry{hop, false, {}, 0, 0});
   }
   return reply;
 }

@@ -25,7 +25,11 @@ struct HeadOptions {
   Duration answer_timeout = std::chrono::seconds(2);        ///< for openings and cursors
   Duration first_step_deadline = std::chrono::seconds(10);  ///< before anything was measured, and for a spare
   Duration min_step_deadline = std::chrono::milliseconds(500);
-  double step_deadline_factor = 6;  ///< times the measured step
+  double step_deadline_factor = 6;                  ///< times the measured step
+  Duration retry = std::chrono::milliseconds(100);  ///< after an opening or question that failed
+  std::uint32_t attempts = 3;                       ///< of each, then the node is lost
+  Duration credit_interval =
+      std::chrono::milliseconds(10);  ///< between questions when hop 0's window is full
   Duration probe_interval =
       std::chrono::milliseconds(500);  ///< between cursor questions while a step is late
   std::uint32_t stalled_probes = 4;    ///< questions without progress: the hop is lost
@@ -47,7 +51,8 @@ struct StartRequest {
 struct HopRef {
   SessionId session;
   Generation generation;
-  std::size_t index = 0;  ///< 0: the tracker's embedded node
+  std::size_t index = 0;   ///< 0: the tracker's embedded node
+  std::uint32_t wave = 0;  ///< tells a late answer from the one that is waited for
 
   friend auto operator<=>(const HopRef&, const HopRef&) = default;
 };
