@@ -53,6 +53,8 @@ ssize_t ConnectionStream::read(char* out, std::size_t size) {
     used_ += count;
     return static_cast<ssize_t>(count);
   }
+  // The client may wait for "100 Continue" before it sends more.
+  if (!flush()) return -1;
   while (true) {
     const long count = connection_.receive(out, size);
     if (count > 0) {
