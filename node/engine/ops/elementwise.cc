@@ -1,5 +1,6 @@
 #include "node/engine/ops/elementwise.h"
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cmath>
@@ -83,10 +84,17 @@ std::int64_t argmax(const float* x, std::int64_t count) {
 }
 
 double log_sum_exp(const float* x, std::int64_t count) {
-  const double largest = x[argmax(x, count)];
+  const float largest = x[argmax(x, count)];
   if (std::isinf(largest)) return largest;
+  constexpr std::int64_t kPiece = 1024;
+  float powers[kPiece];
   double total = 0;
-  for (std::int64_t i = 0; i < count; ++i) total += std::exp(static_cast<double>(x[i]) - largest);
+  for (std::int64_t begin = 0; begin < count; begin += kPiece) {
+    const std::int64_t piece = std::min(kPiece, count - begin);
+    for (std::int64_t i = 0; i < piece; ++i) powers[i] = x[begin + i] - largest;
+    portable_kernels().exp(powers, piece);  // the same bits on every machine
+    for (std::int64_t i = 0; i < piece; ++i) total += powers[i];
+  }
   return largest + std::log(total);
 }
 

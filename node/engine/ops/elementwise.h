@@ -29,8 +29,8 @@ bool all_finite(CpuBackend& backend, ConstMatrix x);
 /// Index of the largest value, the lowest among equals; count ≥ 1. NaNs never win.
 std::int64_t argmax(const float* x, std::int64_t count);
 
-/// ln Σ e^x, summed in ascending order in float64 around the largest value; count ≥ 1. log-softmax of x[i] is
-/// x[i] − log_sum_exp.
+/// ln Σ e^x; the powers around the largest value are float32 to 2 ulp, their sum is float64 in ascending
+/// order, the same on every machine; count ≥ 1. NaNs stay. log-softmax of x[i] is x[i] − log_sum_exp.
 double log_sum_exp(const float* x, std::int64_t count);
 
 }  // namespace mesh::ops
