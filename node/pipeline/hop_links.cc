@@ -128,6 +128,8 @@ void HopTable::Impl::answered(HopSession& session, const SentSegment& sent, cons
     case AnswerCode::kAccepted:
       return;
     case AnswerCode::kStaleGeneration:
+      if (answer.cursor.generation <= sent.generation) return;  // damaged on the way
+      [[fallthrough]];
     case AnswerCode::kClosed:
       session.outbound.stop();  // the head has gone on without us, and knows
       return;
@@ -165,7 +167,8 @@ void HopTable::Impl::frame_answered(std::uint64_t id, const std::vector<wire::Se
   for (std::size_t i = 0; i < answers.size(); ++i) {
     HopSession* session = find(sent.segments[i].hop, sent.segments[i].generation);
     if (!session) continue;
-    if (answers[i].seq != sent.segments[i].seq || answers[i].hop.session != sent.segments[i].hop.session) {
+    const wire::HopKey there{session->request.session, session->request.next->range.begin};
+    if (answers[i].seq != sent.segments[i].seq || answers[i].hop != there) {
       session->outbound.put_back(sent.segments[i].seq);
       note_failure(*session, "the next hop answers for other segments", now);
       again = true;

@@ -1,0 +1,74 @@
+#include "tests/sim/fake_engine.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tests/sim/random.h"
+
+namespace mesh::sim {
+namespace {
+
+std::uint64_t embed(TokenId id) {
+  return mix(static_cast<std::uint64_t>(id) + 1'000'003);
+}
+std::uint64_t layer(std::uint32_t number, std::uint64_t before, std::uint64_t input) {
+  return mix(mix(before ^ (std::uint64_t{number} << 32)) + input);
+}
+TokenId token_of(std::uint64_t hash) {
+  return static_cast<TokenId>(mix(hash) % FakeEngine::kVocabulary);
+}
+
+}  // namespace
+
+pipeline::StepOutput FakeEngine::run(const pipeline::StepWork& work) {
+  pipeline::StepOutput output{work.id, {}};
+  for (const pipeline::StepSegment& s : work.segments) {
+    pipeline::SegmentOutput& out = output.segments.emplace_back();
+    if (fail_next_) {
+      out.status = error(StatusCode::kInternal, "hidden states are not finite");
+      continue;
+    }
+    Cache& cache = caches_[s.cache];
+    if (s.start < cache.size()) cache.resize(s.start);
+    std::string hidden;
+    std::uint64_t x = 0;
+    for (std::uint32_t row = 0; row < s.rows; ++row) {
+      if (work.takes_ids) {
+        x = embed(s.ids.at(row));
+      } else {
+        std::memcpy(&x, s.hidden->data() + row * sizeof x, sizeof x);
+      }
+      std::vector<std::uint64_t> states;
+      for (std::uint32_t i = 0; i < work.range.size(); ++i) {
+        x = layer(work.range.begin + i, cache.empty() ? 0 : cache.back()[i], x);
+        states.push_back(x);
+      }
+      cache.push_back(std::move(states));
+      hidden.append(reinterpret_cast<const char*>(&x), sizeof x);
+    }
+    if (!work.ends_model) {
+      out.hidden = std::make_shared<const std::string>(std::move(hidden));
+    } else if (s.sample) {
+      out.token = pipeline::SampledToken{token_of(x), -1.0f};
+    }
+  }
+  fail_next_ = false;
+  return output;
+}
+
+std::vector<TokenId> FakeEngine::expected(std::uint32_t layers, std::vector<TokenId> ids, std::size_t count,
+                                          const std::vector<TokenId>& eos) {
+  std::vector<std::uint64_t> before(layers, 0);
+  std::vector<TokenId> answer;
+  for (std::size_t p = 0; answer.size() < count; ++p) {
+    std::uint64_t x = embed(ids[p]);
+    for (std::uint32_t l = 0; l < layers; ++l) x = before[l] = layer(l, before[l], x);
+    if (p + 1 < ids.size()) continue;
+    answer.push_back(token_of(x));
+    ids.push_back(answer.back());
+    if (std::find(eos.begin(), eos.end(), answer.back()) != eos.end()) break;
+  }
+  return answer;
+}
+
+}  // namespace mesh::sim

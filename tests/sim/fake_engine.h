@@ -1,0 +1,35 @@
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "node/pipeline/step.h"
+
+namespace mesh::sim {
+
+/// A model whose layer l gives, at position p, a hash of (l, its output at p − 1, its input at p): of all its
+/// inputs 0 … p. So a hole, a doubled or a stale input changes every later token, and it does not matter how
+/// the layers are split over hops. A row of hidden states is one 64-bit hash, that is hidden size 4.
+class FakeEngine {
+ public:
+  static constexpr std::uint32_t kHidden = 4;
+  static constexpr TokenId kVocabulary = 997;
+
+  pipeline::StepOutput run(const pipeline::StepWork& work);
+  void free(pipeline::CacheId cache) { caches_.erase(cache); }
+  std::size_t caches() const { return caches_.size(); }
+  /// Makes the next step fail for all its sessions.
+  void fail_next_step() { fail_next_ = true; }
+
+  /// What the unsplit model of `layers` layers answers to `prompt`, greedily.
+  static std::vector<TokenId> expected(std::uint32_t layers, std::vector<TokenId> prompt, std::size_t count,
+                                       const std::vector<TokenId>& eos);
+
+ private:
+  /// Outputs of every layer of the range, by position: [position][layer].
+  using Cache = std::vector<std::vector<std::uint64_t>>;
+  std::map<pipeline::CacheId, Cache> caches_;
+  bool fail_next_ = false;
+};
+
+}  // namespace mesh::sim

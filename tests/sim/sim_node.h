@@ -1,0 +1,75 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "node/pipeline/hop_faults.h"
+#include "node/pipeline/hop_table.h"
+#include "tests/sim/fake_engine.h"
+#include "tests/sim/network.h"
+
+namespace mesh::sim {
+
+/// A node's runtime on the simulated network: a HopTable, a fake engine and the real wire formats. Also the
+/// tracker's embedded node. Signatures and sealing are left out: secrets travel as they are.
+class SimNode {
+ public:
+  struct Setup {
+    NodeId id;
+    std::string url;
+    LayerRange shard;
+    std::uint32_t layers = 0;  ///< of the model
+    ModelIdentity identity;
+    pipeline::HopOptions options;
+    pipeline::HopFaults faults;
+  };
+
+  SimNode(Setup setup, Timeline& timeline, Network& network, Random& random,
+          std::function<void(const std::string&)> violation);
+
+  /// Begins with nothing but its shard.
+  void start();
+  /// Loses everything at once; what it had sent is still on the way.
+  void crash();
+  bool running() const { return table_ != nullptr; }
+  /// Stops answering and computing without closing its connections, as a stopped process does.
+  void freeze(Duration how_long);
+  void fail_next_step() { engine_.fail_next_step(); }
+
+  const NodeId& id() const { return setup_.id; }
+  const std::string& url() const { return setup_.url; }
+  const LayerRange& shard() const { return setup_.shard; }
+  pipeline::HopTable& table() { return *table_; }
+  std::size_t caches() const { return engine_.caches(); }
+  std::size_t bytes_in_use() const;
+
+  wire::OpenReply open(const wire::OpenRequest& request);
+  /// Takes effects out and arms the next wake-up; call it after every event.
+  void drain();
+
+ private:
+  StatusOr<std::string> handle(const std::string& route, const std::string& body);
+  StatusOr<std::string> take_frame(const std::string& body);
+  void send_frames();
+  void send_messages();
+  void run_steps();
+  /// Runs `what` unless the node was restarted meanwhile.
+  std::function<void()> guarded(std::function<void()> what);
+  template <class Done>
+  Network::Done reply_to(Done done);
+
+  Setup setup_;
+  Timeline& timeline_;
+  Network& network_;
+  Random& random_;
+  std::function<void(const std::string&)> violation_;
+  std::unique_ptr<pipeline::HopTable> table_;
+  FakeEngine engine_;
+  std::size_t steps_running_ = 0;
+  std::uint64_t life_ = 0;
+  TimePoint frozen_until_{};
+  std::optional<TimePoint> armed_;
+};
+
+}  // namespace mesh::sim

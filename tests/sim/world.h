@@ -1,0 +1,104 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/sim/sim_node.h"
+#include "tracker/head/head_table.h"
+
+namespace mesh::sim {
+
+/// Who may run a range: the seam where a registry and a router take the place of this one, which knows at
+/// once who is up, and picks at random.
+class RouteSource {
+ public:
+  virtual ~RouteSource() = default;
+  /// Hops for exactly wanted.range, or nothing for now. The first hop of a first route is the embedded node.
+  virtual std::optional<std::vector<wire::HopAddress>> route(const head::RouteWanted& wanted) = 0;
+};
+
+struct Plan {
+  std::uint64_t seed = 0;
+  std::size_t nodes = 3;
+  std::uint32_t layers = 8;
+  std::uint32_t head_layers = 1;
+  std::size_t sessions = 3;
+  NetworkFaults network;
+  double restarts_per_minute = 0;  ///< of each node, while faults last
+  double freezes_per_minute = 0;
+  double step_failures_per_minute = 0;
+  double cancels = 0;  ///< share of sessions whose client leaves
+  Duration faults_last = std::chrono::seconds(20);
+  pipeline::HopOptions hop_options;
+  pipeline::HopFaults hop_faults;
+  head::HeadOptions head_options;
+
+  /// 3–6 nodes and every kind of fault, all drawn from the seed.
+  static Plan random(std::uint64_t seed);
+};
+
+struct SessionResult {
+  std::vector<TokenId> expected;
+  std::vector<TokenId> text;
+  bool cancelled = false;
+  bool finished = false;
+  Status status;
+};
+
+/// Tracker, nodes and clients on one timeline.
+class World {
+ public:
+  explicit World(Plan plan);
+
+  /// Runs all sessions to their ends, then until every lease is over.
+  void run();
+  /// What broke: wrong text, a session that never ended, state that was left behind, a broken rule. Empty:
+  /// all well.
+  const std::vector<std::string>& violations() const { return violations_; }
+  const std::vector<SessionResult>& results() const { return results_; }
+  std::size_t errors() const;
+  head::HeadStats head_stats() const { return head_->stats(); }
+  std::uint64_t events() const { return timeline_.events(); }
+
+  Timeline& timeline() { return timeline_; }
+  SimNode& node(std::size_t index) { return *nodes_[index]; }
+  std::size_t node_count() const { return nodes_.size(); }
+  void crash(std::size_t index, Duration down);
+  void start_session(std::size_t prompt, std::uint32_t max_tokens, std::uint32_t chunk, bool cancel);
+
+ private:
+  class RandomRoutes;
+
+  void make_nodes();
+  void plan_sessions();
+  void plan_faults();
+  void drain_head();
+  void carry_out(head::HeadAction& action);
+  void open(const head::OpenHop& action);
+  void ask(const head::AskCursor& action);
+  void renew(const head::RenewLease& action);
+  void close(const head::CloseHop& action);
+  StatusOr<std::string> handle(const std::string& route, const std::string& body);
+  void check();
+  void violation(const std::string& what) { violations_.push_back(what); }
+
+  Plan plan_;
+  Timeline timeline_;
+  Random random_;
+  Network network_;
+  ModelIdentity identity_;
+  std::unique_ptr<SimNode> embedded_;
+  std::vector<std::unique_ptr<SimNode>> nodes_;
+  std::unique_ptr<head::HeadTable> head_;
+  std::unique_ptr<RouteSource> routes_;
+  std::map<SessionId, std::size_t> index_;
+  std::vector<SessionResult> results_;
+  std::vector<std::string> violations_;
+  std::optional<TimePoint> armed_;
+  bool draining_ = false;
+};
+
+}  // namespace mesh::sim
