@@ -1,0 +1,188 @@
+#include "node/runtime/fake_engine.h"
+
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+namespace mesh {
+namespace {
+
+/// FNV-1a, then a mix, so that low bits depend on all.
+std::uint64_t hash_of(std::uint64_t before, LayerRange range, std::string_view row) {
+  std::uint64_t hash = 0xcbf29ce484222325ull ^ before;
+  const auto add = [&](std::uint64_t byte) { hash = (hash ^ byte) * 0x100000001b3ull; };
+  add(range.begin);
+  add(range.end);
+  for (const char c : row) add(static_cast<unsigned char>(c));
+  hash ^= hash >> 29;
+  return hash * 0xbf58476d1ce4e5b9ull ^ hash >> 32;
+}
+
+std::string row_of_id(TokenId id) {
+  return std::string(reinterpret_cast<const char*>(&id), sizeof id);
+}
+
+/// kHidden bf16 values, all finite.
+std::string row_of_hash(std::uint64_t hash) {
+  std::string row;
+  for (std::uint32_t i = 0; i < FakeEngine::kHidden; ++i) {
+    hash = hash * 6364136223846793005ull + 1442695040888963407ull;
+    const auto value = static_cast<std::uint16_t>(hash >> 48 & 0x3fff);
+    row.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  return row;
+}
+
+TokenId token_of(std::uint64_t hash) {
+  return static_cast<TokenId>(hash % FakeEngine::kVocab);
+}
+
+class FakeShard final : public engine::Shard {
+ public:
+  FakeShard(const ModelIdentity& identity, engine::ShardSpec spec) : identity_(identity), spec_(spec) {}
+  const engine::ModelProfile& profile() const override { return profile_; }
+  const engine::ShardSpec& spec() const override { return spec_; }
+  const ModelIdentity& identity() const override { return identity_; }
+  std::uint64_t bytes() const override { return 4096; }
+
+ private:
+  const engine::ModelProfile profile_ = FakeEngine::profile();
+  const ModelIdentity identity_;
+  const engine::ShardSpec spec_;
+};
+
+}  // namespace
+
+engine::ModelProfile FakeEngine::profile() {
+  engine::ModelProfile profile;
+  profile.model_type = "fake";
+  profile.hidden = kHidden;
+  profile.vocab = kVocab;
+  profile.max_positions = 4096;
+  profile.layers.assign(kLayers, engine::PartSize{64, 8, 16});
+  for (std::uint32_t layer = 0; layer <= kLayers; ++layer) profile.split_points.push_back(layer);
+  return profile;
+}
+
+std::shared_ptr<const engine::Shard> FakeEngine::make_shard(const ModelIdentity& identity,
+                                                            const engine::ShardSpec& spec) {
+  return std::make_shared<const FakeShard>(identity, spec);
+}
+
+std::vector<TokenId> FakeEngine::expected(const std::vector<TokenId>& prompt,
+                                          const std::vector<LayerRange>& stages, std::size_t tokens) {
+  std::vector<std::uint64_t> state(stages.size(), 0);
+  std::vector<TokenId> answer;
+  const auto feed = [&](TokenId id) {
+    std::string row = row_of_id(id);
+    for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+      state[stage] = hash_of(state[stage], stages[stage], row);
+      row = row_of_hash(state[stage]);
+    }
+    return token_of(state.back());
+  };
+  TokenId next = 0;
+  for (const TokenId id : prompt) next = feed(id);
+  while (answer.size() < tokens) {
+    answer.push_back(next);
+    next = feed(next);
+  }
+  return answer;
+}
+
+void FakeEngine::set_gate(bool open) {
+  {
+    const std::lock_guard lock(mutex_);
+    gate_ = open;
+  }
+  gate_changed_.notify_all();
+}
+
+void FakeEngine::fail_next_step(Status status) {
+  const std::lock_guard lock(mutex_);
+  fail_ = std::move(status);
+}
+
+std::uint64_t FakeEngine::open_caches() const {
+  const std::lock_guard lock(mutex_);
+  return caches_.size();
+}
+
+StatusOr<std::shared_ptr<const engine::Shard>> FakeEngine::load(hub::Checkpoint&,
+                                                                const ModelIdentity& identity,
+                                                                const engine::ShardSpec& spec,
+                                                                const engine::ProgressCallback& progress) {
+  if (progress && !progress({false, 4096, 4096})) return error(StatusCode::kCancelled, "cancelled");
+  return make_shard(identity, spec);
+}
+
+StatusOr<engine::CacheId> FakeEngine::open_cache(const std::shared_ptr<const engine::Shard>&,
+                                                 const LayerRange& range, Position max_positions) {
+  const std::lock_guard lock(mutex_);
+  const engine::CacheId id{++last_cache_};
+  caches_[id] = {range, max_positions, {}};
+  return id;
+}
+
+Status FakeEngine::trim(engine::CacheId cache, Position position) {
+  const std::lock_guard lock(mutex_);
+  caches_.at(cache).hashes.resize(position);
+  return absl::OkStatus();
+}
+
+void FakeEngine::close_cache(engine::CacheId cache) {
+  const std::lock_guard lock(mutex_);
+  caches_.erase(cache);
+}
+
+StatusOr<engine::CacheState> FakeEngine::cache_state(engine::CacheId cache) const {
+  const std::lock_guard lock(mutex_);
+  const Cache& found = caches_.at(cache);
+  return engine::CacheState{found.range, static_cast<Position>(found.hashes.size()), found.max, 1, 1};
+}
+
+engine::MemoryUse FakeEngine::memory() const {
+  const std::lock_guard lock(mutex_);
+  engine::MemoryUse use;
+  use.budget_bytes = std::uint64_t{1} << 30;
+  use.caches = caches_.size();
+  use.cache_blocks = caches_.size();
+  use.cache_bytes = caches_.size() * 4096;
+  return use;
+}
+
+engine::SegmentResult FakeEngine::run(Cache& cache, const engine::Segment& segment) {
+  engine::SegmentResult result;
+  if (segment.start > cache.hashes.size() || segment.start + segment.rows > cache.max) {
+    result.status =
+        error(StatusCode::kOutOfRange, "start {} at cursor {}", segment.start, cache.hashes.size());
+    return result;
+  }
+  cache.hashes.resize(segment.start);
+  for (std::uint32_t row = 0; row < segment.rows; ++row) {
+    const std::string input = segment.ids.empty() ? segment.hidden.substr(row * kHidden * 2, kHidden * 2)
+                                                  : row_of_id(segment.ids[row]);
+    cache.hashes.push_back(hash_of(cache.hashes.empty() ? 0 : cache.hashes.back(), cache.range, input));
+    if (segment.want == engine::Want::kHidden) result.hidden += row_of_hash(cache.hashes.back());
+  }
+  if (segment.want != engine::Want::kTokens) return result;
+  auto sampled = segment.sample_rows;
+  if (sampled.empty()) sampled = {segment.rows - 1};
+  for (const std::uint32_t row : sampled) {
+    result.tokens.push_back({token_of(cache.hashes[segment.start + row]), -1.0f, {}});
+  }
+  return result;
+}
+
+StatusOr<std::vector<engine::SegmentResult>> FakeEngine::step(const std::shared_ptr<const engine::Shard>&,
+                                                              const LayerRange&,
+                                                              std::span<const engine::Segment> segments) {
+  std::unique_lock lock(mutex_);
+  gate_changed_.wait(lock, [&] { return gate_; });
+  if (!fail_.ok()) return std::exchange(fail_, absl::OkStatus());
+  std::vector<engine::SegmentResult> results;
+  for (const engine::Segment& segment : segments) results.push_back(run(caches_.at(segment.cache), segment));
+  return results;
+}
+
+}  // namespace mesh

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "node/engine/engine.h"
+
+namespace mesh {
+
+/// An engine without a model: a row's output is a hash of the range and of every input row up to it, so that
+/// any hole, doubled or stale row changes all that follows. For tests.
+class FakeEngine final : public engine::Engine {
+ public:
+  static constexpr std::uint32_t kLayers = 6;
+  static constexpr std::uint32_t kHidden = 8;
+  static constexpr std::uint32_t kVocab = 1000;
+
+  static engine::ModelProfile profile();
+  static std::shared_ptr<const engine::Shard> make_shard(const ModelIdentity& identity,
+                                                         const engine::ShardSpec& spec);
+  /// The greedy ids that stages of these ranges give after `prompt`; computed row by row, without caches.
+  static std::vector<TokenId> expected(const std::vector<TokenId>& prompt,
+                                       const std::vector<LayerRange>& stages, std::size_t tokens);
+
+  /// While closed, steps wait at the gate.
+  void set_gate(bool open);
+  /// The next step fails as a whole, or one segment of it.
+  void fail_next_step(Status status);
+  std::uint64_t open_caches() const;
+
+  engine::Device device() const override { return engine::Device::kCpu; }
+  engine::ComputeType compute() const override { return engine::ComputeType::kFloat32; }
+  const std::string& device_note() const override { return note_; }
+  StatusOr<engine::ShardNeeds> shard_needs(hub::Checkpoint&, const ModelIdentity&,
+                                           const engine::ShardSpec&) const override {
+    return engine::ShardNeeds{};
+  }
+  StatusOr<std::shared_ptr<const engine::Shard>> load(hub::Checkpoint&, const ModelIdentity& identity,
+                                                      const engine::ShardSpec& spec,
+                                                      const engine::ProgressCallback& progress) override;
+  StatusOr<engine::CacheId> open_cache(const std::shared_ptr<const engine::Shard>&, const LayerRange& range,
+                                       Position max_positions) override;
+  Status trim(engine::CacheId cache, Position position) override;
+  void close_cache(engine::CacheId cache) override;
+  StatusOr<engine::CacheState> cache_state(engine::CacheId cache) const override;
+  engine::MemoryUse memory() const override;
+  StatusOr<std::vector<engine::SegmentResult>> step(const std::shared_ptr<const engine::Shard>& shard,
+                                                    const LayerRange& range,
+                                                    std::span<const engine::Segment> segments) override;
+
+ private:
+  struct Cache {
+    LayerRange range;
+    Position max = 0;
+    std::vector<std::uint64_t> hashes;  ///< of each row so far
+  };
+  engine::SegmentResult run(Cache& cache, const engine::Segment& segment);
+
+  const std::string note_;
+  mutable std::mutex mutex_;
+  std::condition_variable gate_changed_;
+  bool gate_ = true;
+  Status fail_;
+  std::uint64_t last_cache_ = 0;
+  std::map<engine::CacheId, Cache> caches_;
+};
+
+}  // namespace mesh

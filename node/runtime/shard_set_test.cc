@@ -1,0 +1,70 @@
+#include "node/runtime/shard_set.h"
+
+#include <gtest/gtest.h>
+
+#include "node/runtime/fake_engine.h"
+
+namespace mesh {
+namespace {
+
+constexpr std::uint32_t kAll = FakeEngine::kLayers;
+
+TEST(ShardSet, AShardRunsNarrowerRangesOfItself) {
+  const engine::ModelProfile profile = FakeEngine::profile();
+  const engine::ShardSpec first{{0, 3}, true, false};
+  EXPECT_TRUE(can_run(profile, first, {0, 3}, true));
+  EXPECT_TRUE(can_run(profile, first, {1, 2}, false));
+  EXPECT_TRUE(can_run(profile, first, {0, 0}, true));   // embeds only
+  EXPECT_FALSE(can_run(profile, first, {1, 2}, true));  // ids enter at layer 0 only
+  EXPECT_FALSE(can_run(profile, first, {2, 4}, false));
+  EXPECT_FALSE(can_run(profile, {{3, kAll}, false, false}, {3, kAll}, false));  // no head
+  EXPECT_TRUE(can_run(profile, {{3, kAll}, false, true}, {3, kAll}, false));
+  EXPECT_FALSE(can_run(profile, first, {2, 2}, false));
+}
+
+class ShardSetTest : public testing::Test {
+ protected:
+  void add(LayerRange range) {
+    const engine::ShardSpec spec{range, range.begin == 0, range.end == kAll};
+    ASSERT_TRUE(*shards_.begin_load(identity_, spec));
+    EXPECT_EQ(shards_.statuses().back().state, wire::ShardState::kLoading);
+    shards_.finish_load(FakeEngine::make_shard(identity_, spec));
+  }
+  ShardSet shards_;
+  ModelIdentity identity_ = *ModelIdentity::parse(std::string(64, 'a'));
+};
+
+TEST_F(ShardSetTest, ADrainingShardServesRunningSessionsOnly) {
+  add({0, 3});
+  EXPECT_NE(shards_.find_open(identity_, {0, 3}, true), nullptr);
+  ASSERT_TRUE(shards_.begin_drain(identity_, {0, 3}).ok());
+  EXPECT_EQ(shards_.find_open(identity_, {0, 3}, true), nullptr);
+  EXPECT_NE(shards_.find(identity_, {0, 3}, true), nullptr);
+  shards_.remove(identity_, {0, 3});
+  EXPECT_EQ(shards_.find(identity_, {0, 3}, true), nullptr);
+}
+
+TEST_F(ShardSetTest, WhatIsHeldIsNotLoadedAgainAndALoadInProgressIsNotDoubled) {
+  add({0, 4});
+  EXPECT_FALSE(*shards_.begin_load(identity_, {{0, 2}, true, false}));
+  const engine::ShardSpec tail{{4, kAll}, false, true};
+  ASSERT_TRUE(*shards_.begin_load(identity_, tail));
+  EXPECT_EQ(shards_.begin_load(identity_, tail).status().code(), StatusCode::kAlreadyExists);
+  shards_.abandon_load(identity_, tail);
+  EXPECT_TRUE(*shards_.begin_load(identity_, tail));
+}
+
+TEST_F(ShardSetTest, DroppingARangeThatIsNotHeldNamesWhatIs) {
+  add({0, 3});
+  EXPECT_NE(shards_.begin_drain(identity_, {0, 2}).ToString().find("[0, 3)"), std::string::npos);
+}
+
+TEST_F(ShardSetTest, PrefillTimesAreScaledTo128Rows) {
+  add({0, 3});
+  shards_.note_step(identity_, {0, 3}, wire::Lane::kBulk, 64, std::chrono::milliseconds(50));
+  EXPECT_DOUBLE_EQ(shards_.figures()[0].prefill_seconds, 0.1);
+  EXPECT_EQ(shards_.figures()[0].rows, 64u);
+}
+
+}  // namespace
+}  // namespace mesh
