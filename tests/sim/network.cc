@@ -52,7 +52,7 @@ void Network::post(const std::string& url, const std::string& route, std::string
   if (random_.chance(faults_.lose_request)) return;
   timeline_.after(delay(), [=, this] {
     auto answer = deliver(url, route, body);
-    if (lose_answer) return;
+    if (lose_answer || answer.status().code() == StatusCode::kDeadlineExceeded) return;  // the latter: frozen
     timeline_.after(delay(), [finish, answer = std::move(answer)]() mutable { finish(std::move(answer)); });
   });
 }

@@ -86,7 +86,6 @@ wire::OpenReply SimNode::open(const wire::OpenRequest& request) {
 
 StatusOr<std::string> SimNode::take_frame(const std::string& body) {
   MESH_ASSIGN_OR_RETURN(std::vector<wire::ReceivedSegment> segments, wire::parse_frame(body));
-  wire::HiddenCodec codec;
   std::vector<wire::SegmentAnswer> answers;
   for (wire::ReceivedSegment& received : segments) {
     const wire::HopKey hop = received.segment.key();
@@ -99,7 +98,7 @@ StatusOr<std::string> SimNode::take_frame(const std::string& body) {
         continue;
       }
     }
-    MESH_RETURN_IF_ERROR(wire::decode_hidden(received, codec));
+    MESH_RETURN_IF_ERROR(wire::decode_hidden(received, codec_));
     answers.push_back(table_->accept(std::move(received.segment), timeline_.now()));
     if (answers.back().code == wire::AnswerCode::kAccepted && keys && generation < keys->generation) {
       violation_("a segment of a stale generation was accepted");
@@ -150,12 +149,11 @@ void SimNode::run_steps() {
 }
 
 void SimNode::send_frames() {
-  wire::HiddenCodec codec;
   while (const auto frame = table_->next_frame(timeline_.now())) {
     wire::FrameWriter writer;
     for (const pipeline::OutSegment& out : frame->segments) {
       writer.add(out.segment, out.secret, out.segment.rows > 8 ? wire::Codec::kSplit : wire::Codec::kIdentity,
-                 codec);
+                 codec_);
     }
     network_.post(frame->url, std::string(wire::kFramesRoute), writer.finish(), kFrameTimeout,
                   reply_to([this, id = frame->id](const StatusOr<std::string>& answer) {

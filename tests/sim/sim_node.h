@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "common/wire/codec.h"
 #include "node/pipeline/hop_faults.h"
 #include "node/pipeline/hop_table.h"
 #include "tests/sim/fake_engine.h"
@@ -66,6 +67,7 @@ class SimNode {
   std::function<void(const std::string&)> violation_;
   std::unique_ptr<pipeline::HopTable> table_;
   FakeEngine engine_;
+  wire::HiddenCodec codec_;
   std::size_t steps_running_ = 0;
   std::uint64_t life_ = 0;
   TimePoint frozen_until_{};

@@ -16,12 +16,13 @@ std::string joined(const std::vector<std::string>& lines) {
   return text;
 }
 
-/// MESH_SIM_SEED=N runs one seed only.
+/// MESH_SIM_SEED=N runs one seed only, MESH_SIM_SEEDS=N the first N.
 std::pair<std::uint64_t, std::uint64_t> seeds(std::uint64_t count) {
   if (const char* one = std::getenv("MESH_SIM_SEED")) {
     const std::uint64_t seed = std::strtoull(one, nullptr, 10);
     return {seed, seed + 1};
   }
+  if (const char* many = std::getenv("MESH_SIM_SEEDS")) count = std::strtoull(many, nullptr, 10);
   return {1, count + 1};
 }
 
@@ -61,6 +62,37 @@ TEST(Simulator, RightTextOrAClearErrorWhateverTheNetworkAndTheNodesDo) {
   std::cout << sessions << " sessions, " << errors << " errors, " << failovers << " failovers, " << events
             << " events\n";
   EXPECT_LE(errors * 20, sessions) << "more than one session in twenty ended with an error";
+}
+
+/// The first seed of `most` in which something broke, or (when `errors` count) a session ended with an error;
+/// else 0.
+std::uint64_t first_found(const pipeline::HopFaults& faults, std::uint64_t most, bool errors = false) {
+  for (std::uint64_t seed = 1; seed <= most; ++seed) {
+    Plan plan = Plan::random(seed);
+    plan.hop_faults = faults;
+    World world(plan);
+    world.run();
+    if (!world.violations().empty() || (errors && world.errors() > 0)) return seed;
+  }
+  return 0;
+}
+
+TEST(PlantedBug, GapAcceptedIsFound) {
+  EXPECT_NE(first_found({.accept_gaps = true}, 300), 0u);
+}
+
+TEST(PlantedBug, DuplicateAppliedIsFound) {
+  EXPECT_NE(first_found({.apply_duplicates = true}, 300), 0u);
+}
+
+TEST(PlantedBug, MissingGenerationCheckIsFound) {
+  EXPECT_NE(first_found({.ignore_generation = true}, 300), 0u);
+}
+
+TEST(PlantedBug, LostTokenMessageIsFound) {
+  const std::uint64_t seed = first_found({.forget_tokens = true}, 300, true);
+  ASSERT_NE(seed, 0u);
+  EXPECT_EQ(first_found({}, seed, true), 0u) << "the same seeds without the bug have no error";
 }
 
 }  // namespace
