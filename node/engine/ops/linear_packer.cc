@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "common/base/checked.h"
@@ -16,40 +17,58 @@ std::int64_t place(Element element, std::int64_t column) {
   return column < 16 ? 2 * column : 2 * (column - 16) + 1;
 }
 
-Bf16 as_bf16(const std::byte* value, Element type) {
-  if (type == Element::kBf16) {
-    Bf16 result;
-    std::memcpy(&result, value, sizeof(result));
-    return result;
-  }
+// One value as it lies in the file → as it is stored.
+template <class Stored>
+Stored converted(const std::byte* value, Element type) {
   float wide;
-  widen(value, type, 1, &wide);
-  return to_bf16(wide);
+  if constexpr (std::is_same_v<Stored, Bf16>) {
+    if (type == Element::kBf16) {
+      Bf16 same;
+      std::memcpy(&same, value, sizeof(same));
+      return same;
+    }
+  }
+  if (type == Element::kF32) {
+    std::memcpy(&wide, value, sizeof(wide));
+  } else {
+    std::uint16_t bits;
+    std::memcpy(&bits, value, sizeof(bits));
+    wide = type == Element::kBf16 ? to_float(Bf16{bits}) : half_to_float(bits);
+  }
+  if constexpr (std::is_same_v<Stored, Bf16>) {
+    return to_bf16(wide);
+  } else {
+    return wide;
+  }
 }
 
-// Copies a matrix of `outs` × `ins` values into the panels from output `first` on.
+// A matrix in a file; strides in bytes.
 struct Source {
   const std::byte* data;
   Element type;
-  std::int64_t out_stride, in_stride;  // bytes
+  std::int64_t out_stride, in_stride;
 };
+
+// Copies outputs [first, first + outs) of `ins` inputs into the panels, 256 inputs of one panel at a time, so
+// that what is written stays in the nearest cache.
+template <class Stored>
 void scatter(const Source& source, std::int64_t outs, std::int64_t ins, Element element, std::int64_t first,
              std::byte* panels) {
-  const std::int64_t size = element_size(element);
-  for (std::int64_t out = 0; out < outs; ++out) {
-    const std::int64_t n = first + out;
-    std::byte* to = panels + (n / kPanel * ins * kPanel + place(element, n % kPanel)) * size;
-    const std::byte* from = source.data + out * source.out_stride;
-    for (std::int64_t in = 0; in < ins; ++in, to += kPanel * size, from += source.in_stride) {
-      if (element == Element::kBf16) {
-        const Bf16 value = as_bf16(from, source.type);
-        std::memcpy(to, &value, sizeof(value));
-      } else {
-        float value;
-        widen(from, source.type, 1, &value);
-        std::memcpy(to, &value, sizeof(value));
+  constexpr std::int64_t kInputs = 256;
+  for (std::int64_t begin = first; begin < first + outs;) {
+    const std::int64_t end = std::min((begin / kPanel + 1) * kPanel, first + outs);
+    auto* panel = reinterpret_cast<Stored*>(panels) + begin / kPanel * ins * kPanel;
+    for (std::int64_t in0 = 0; in0 < ins; in0 += kInputs) {
+      const std::int64_t in_end = std::min(in0 + kInputs, ins);
+      for (std::int64_t n = begin; n < end; ++n) {
+        Stored* to = panel + in0 * kPanel + place(element, n % kPanel);
+        const std::byte* from = source.data + (n - first) * source.out_stride + in0 * source.in_stride;
+        for (std::int64_t in = in0; in < in_end; ++in, to += kPanel, from += source.in_stride) {
+          *to = converted<Stored>(from, source.type);
+        }
       }
     }
+    begin = end;
   }
 }
 }  // namespace
@@ -78,16 +97,14 @@ StatusOr<LinearPacker> LinearPacker::create(std::int64_t out, std::int64_t in, E
 }
 
 Status LinearPacker::append_rows(const void* data, Element type, std::int64_t rows, std::int64_t stride) {
-  const Source source{static_cast<const std::byte*>(data), type, stride * element_size(type),
-                      element_size(type)};
-  return append(source.data, type, source.out_stride, source.in_stride, rows);
+  return append(static_cast<const std::byte*>(data), type, stride * element_size(type), element_size(type),
+                rows);
 }
 
 Status LinearPacker::append_transposed(const void* data, Element type, std::int64_t outs,
                                        std::int64_t stride) {
-  const Source source{static_cast<const std::byte*>(data), type, element_size(type),
-                      stride * element_size(type)};
-  return append(source.data, type, source.out_stride, source.in_stride, outs);
+  return append(static_cast<const std::byte*>(data), type, element_size(type), stride * element_size(type),
+                outs);
 }
 
 Status LinearPacker::append(const std::byte* data, Element type, std::int64_t out_stride,
@@ -96,8 +113,12 @@ Status LinearPacker::append(const std::byte* data, Element type, std::int64_t ou
     return error(StatusCode::kInvalidArgument, "{} rows do not fit behind {} of {}", outs, filled_,
                  packed_.out_);
   }
-  scatter({data, type, out_stride, in_stride}, outs, packed_.in_, packed_.element_, filled_,
-          packed_.weights_.data());
+  const Source source{data, type, out_stride, in_stride};
+  if (packed_.element_ == Element::kBf16) {
+    scatter<Bf16>(source, outs, packed_.in_, packed_.element_, filled_, packed_.weights_.data());
+  } else {
+    scatter<float>(source, outs, packed_.in_, packed_.element_, filled_, packed_.weights_.data());
+  }
   filled_ += outs;
   return absl::OkStatus();
 }
