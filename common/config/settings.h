@@ -68,22 +68,32 @@ class Settings {
   std::string describe() const;
 
  private:
+  using Values = std::vector<std::string>;
   struct Setting {
     std::string name;
     std::string help;
-    std::string hint;
-    std::string shown;
-    std::string origin = "default";
+    std::string kind;  ///< for --help: TEXT, SIZE, …
     bool is_flag = false;
     bool is_list = false;
     bool is_secret = false;
-    std::function<Status(const std::vector<std::string>&)> assign;
-    std::function<std::string()> show;
+    std::function<Status(const Values&)> assign;
+    std::function<std::string()> show;  ///< the value as TOML
+    std::string origin = "default";
+  };
+
+  /// What the command line said, before any of it is believed.
+  struct CommandLine {
+    std::map<std::string, Values> values;
+    std::string config_file;
+    bool print_config = false;
+    std::optional<Outcome> ends;  ///< --help, --version or a usage error
   };
 
   Settings& add(Setting setting);
-  Status apply(Setting& setting, const std::vector<std::string>& values, std::string origin);
-  Status apply_file(const std::string& path, const std::map<std::string, bool>& done);
+  CommandLine read_command_line(const Values& arguments) const;
+  Status apply(Setting& setting, const Values& values, std::string origin);
+  Status apply_file(const std::string& path, bool must_exist);
+  Status apply_all(const Sources& sources, const CommandLine& line);
 
   std::string name_;
   std::string description_;

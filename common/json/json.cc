@@ -142,4 +142,12 @@ std::string serialize(const Value& value) {
   return boost::json::serialize(value);
 }
 
+std::string as_utf8(std::string_view bytes) {
+  const Value probe{boost::json::string(bytes.data(), bytes.size())};
+  if (parse(json::serialize(probe), {.max_bytes = ~std::size_t{0}}).ok()) return std::string(bytes);
+  std::string clean;
+  for (const char c : bytes) clean += static_cast<unsigned char>(c) < 0x80 ? c : '?';
+  return clean;
+}
+
 }  // namespace mesh::json

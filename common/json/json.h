@@ -29,4 +29,8 @@ StatusOr<Value> parse(std::string_view text, const Limits& limits = {});
 /// Compact JSON text.
 std::string serialize(const Value& value);
 
+/// `bytes` when they are UTF-8, else with ? for each byte that is not ASCII: for bytes of strangers in
+/// messages.
+std::string as_utf8(std::string_view bytes);
+
 }  // namespace mesh::json

@@ -59,5 +59,12 @@ TEST(Parse, AllowsSpaceAroundTheValue) {
   EXPECT_TRUE(parse(" \n{\"a\": 1}\n ").ok());
 }
 
+TEST(AsUtf8, ReplacesOnlyWhatIsNoUtf8) {
+  EXPECT_EQ(as_utf8("é\"\n"), "é\"\n");
+  EXPECT_EQ(as_utf8("a\xff\xc3"
+                    "b"),
+            "a??b");
+}
+
 }  // namespace
 }  // namespace mesh::json

@@ -16,8 +16,8 @@ class Histogram;
 
 namespace mesh::metrics {
 
-/// Label name → value. Values are few and known beforehand: a route, a state, a model; never a key, an
-/// address, a node id, a session or a prompt.
+/// Label name → value. Values are few: a route, a state, a model; never a key, an address, a session or a
+/// prompt.
 using Labels = std::map<std::string, std::string>;
 
 /// Only goes up. Thread-safe, as are the others; owned by the registry.

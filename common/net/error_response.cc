@@ -46,15 +46,6 @@ json::Value text_or_null(const std::optional<std::string>& text) {
   return text ? json::Value(boost::json::string(*text)) : json::Value(nullptr);
 }
 
-/// Error messages may repeat a peer's bytes; JSON must be UTF-8.
-std::string ascii_or_utf8(std::string_view text) {
-  const json::Value probe{boost::json::string(text.data(), text.size())};
-  if (json::parse(json::serialize(probe)).ok()) return std::string(text);
-  std::string clean;
-  for (const char c : text) clean += static_cast<unsigned char>(c) < 0x80 ? c : '?';
-  return clean;
-}
-
 StatusCode code_of_http(int http_status) {
   for (const Mapping& mapping : kMappings) {
     if (mapping.http_status == http_status) return mapping.code;
@@ -88,7 +79,7 @@ int http_status_of(const Status& status) {
 
 std::string error_body(const Status& status) {
   json::Object fields;
-  fields["message"] = boost::json::string(ascii_or_utf8(message_of(status)));
+  fields["message"] = boost::json::string(json::as_utf8(message_of(status)));
   fields["type"] = boost::json::string(type_of(http_status_of(status)));
   fields["param"] = text_or_null(json::param_of(status));
   fields["code"] = text_or_null(json::code_of(status));
