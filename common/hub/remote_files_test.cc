@@ -68,8 +68,13 @@ class Remote : public TestFolder {
  protected:
   void SetUp() override {
     write("m/config.json", "{}");
+    std::string block(1 << 16, '\0');
+    for (std::size_t i = 0; i < block.size(); ++i) block[i] = static_cast<char>(i * 2654435761u >> 13);
+    while (weights_.size() < kWeightBytes) weights_ += block;
     weights_.resize(kWeightBytes);
-    for (std::size_t i = 0; i < weights_.size(); ++i) weights_[i] = static_cast<char>(i * 2654435761u >> 13);
+    for (std::size_t piece = 0; piece * kPieceBytes < kWeightBytes; ++piece) {
+      weights_[piece * kPieceBytes] = static_cast<char>(piece);  // no two pieces are equal
+    }
     write("m/model.safetensors", weights_);
     model_ = *open_folder(folder_ / "m");
     manifest_ = *make_manifest(*model_, {});

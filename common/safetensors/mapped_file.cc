@@ -48,6 +48,10 @@ std::uint64_t page_ceil(std::uint64_t offset) {
   return page_floor(offset + page_size() - 1);
 }
 
+// A span of this size is read ahead again when it is asked for again: its pages may have left memory
+// meanwhile.
+constexpr std::uint64_t kReadAgainBytes = 1 << 20;
+
 }  // namespace
 
 StatusOr<std::shared_ptr<MappedFile>> MappedFile::open(const std::filesystem::path& path) {
@@ -113,34 +117,45 @@ StatusOr<std::string_view> MappedFile::map(const TensorInfo& tensor, std::uint64
 
 Status MappedFile::map_pages(std::uint64_t begin, std::uint64_t end) {
   const std::lock_guard lock(mutex_);
-  auto after = mapped_.upper_bound(begin);
-  if (after != mapped_.begin() && std::prev(after)->second >= end) return absl::OkStatus();
+  auto at = mapped_.upper_bound(begin);
+  if (at != mapped_.begin() && std::prev(at)->second >= begin) --at;
+  const bool covered = at != mapped_.end() && at->first <= begin && at->second >= end;
+  if (covered && end - begin < kReadAgainBytes) return absl::OkStatus();
+  MESH_RETURN_IF_ERROR(check_size());
 
+  // Only the gaps are mapped: others may be reading the pages that are mapped already.
+  std::uint64_t merged_begin = begin;
+  std::uint64_t merged_end = begin;
+  const auto first = at;
+  for (; at != mapped_.end() && at->first <= end; ++at) {
+    if (at->first > merged_end) MESH_RETURN_IF_ERROR(map_gap(merged_end, at->first));
+    merged_begin = std::min(merged_begin, at->first);
+    merged_end = at->second;
+  }
+  if (merged_end < end) {
+    MESH_RETURN_IF_ERROR(map_gap(merged_end, end));
+    merged_end = end;
+  }
+  mapped_.erase(first, at);
+  mapped_.emplace(merged_begin, merged_end);
+  // Read all of it now, in large requests.
+  ::madvise(base_ + begin, end - begin, MADV_WILLNEED);
+  return absl::OkStatus();
+}
+
+Status MappedFile::check_size() const {
   struct stat info{};
   if (::fstat(fd_, &info) != 0) return io_error("cannot read", path_);
-  if (static_cast<std::uint64_t>(info.st_size) < size_) {
-    return error(StatusCode::kFailedPrecondition, "{} shrank from {} to {} bytes since it was opened",
-                 path_.string(), size_, info.st_size);
-  }
-  // Replacing pages that are mapped already is harmless: same file, same offsets, atomic for readers.
+  if (static_cast<std::uint64_t>(info.st_size) >= size_) return absl::OkStatus();
+  return error(StatusCode::kFailedPrecondition, "{} shrank from {} to {} bytes since it was opened",
+               path_.string(), size_, info.st_size);
+}
+
+Status MappedFile::map_gap(std::uint64_t begin, std::uint64_t end) {
   void* const at =
       ::mmap(base_ + begin, end - begin, PROT_READ, MAP_SHARED | MAP_FIXED, fd_, static_cast<off_t>(begin));
   if (at == MAP_FAILED) return io_error("cannot map", path_);
-  // Random: no read-ahead beyond these pages; will-need: read all of them now, in large requests.
-  ::madvise(at, end - begin, MADV_RANDOM);
-  ::madvise(at, end - begin, MADV_WILLNEED);
-
-  if (after != mapped_.begin() && std::prev(after)->second >= begin) {
-    --after;
-    begin = after->first;
-    end = std::max(end, after->second);
-    after = mapped_.erase(after);
-  }
-  while (after != mapped_.end() && after->first <= end) {
-    end = std::max(end, after->second);
-    after = mapped_.erase(after);
-  }
-  mapped_.emplace(begin, end);
+  ::madvise(at, end - begin, MADV_RANDOM);  // no read-ahead beyond these pages
   return absl::OkStatus();
 }
 

@@ -50,6 +50,8 @@ class MappedFile {
   MappedFile(std::filesystem::path path, int fd) : path_(std::move(path)), fd_(fd) {}
   Status read_header();
   Status map_pages(std::uint64_t begin, std::uint64_t end);
+  Status map_gap(std::uint64_t begin, std::uint64_t end);
+  Status check_size() const;
 
   const std::filesystem::path path_;
   const int fd_;

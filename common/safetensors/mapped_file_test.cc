@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -76,6 +77,25 @@ TEST_F(MappedFileTest, ReadingSomeTensorsLeavesTheOthersOut) {
   ASSERT_TRUE(resident.ok());
   EXPECT_GE(*resident, read);
   EXPECT_LE(*resident, read + (*file)->header().data_offset + (1 << 20));
+}
+
+// Spans of odd sizes in random order: each gap is mapped, whatever is mapped around it.
+TEST_F(MappedFileTest, PiecesOfATensorCanBeMappedInAnyOrder) {
+  std::string data(3'000'000, '\0');
+  for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i >> 9);
+  const fs::path path = folder_ / "one.safetensors";
+  ASSERT_TRUE(write_safetensors(path, {{"t", Dtype::kU8, {data.size()}, data}}).ok());
+  const auto file = MappedFile::open(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  std::mt19937 random(1);
+  for (int i = 0; i < 300; ++i) {
+    const std::size_t begin = random() % data.size();
+    const std::size_t length = random() % std::min<std::size_t>(data.size() - begin, 50'000);
+    const auto span = (*file)->map(**(*file)->info("t"), begin, length);
+    ASSERT_TRUE(span.ok()) << span.status();
+    ASSERT_EQ(*span, std::string_view(data).substr(begin, length));
+  }
+  EXPECT_EQ(*(*file)->map(**(*file)->info("t")), data);
 }
 
 TEST_F(MappedFileTest, ReleaseDropsPagesAndTheSpanStaysReadable) {
