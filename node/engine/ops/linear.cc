@@ -11,6 +11,8 @@ namespace {
 constexpr std::int64_t kUnpackedRows = 4;
 // Rows of one work item: their packed inputs of one chain fit a core's L2 cache.
 constexpr std::int64_t kRowBlock = 192;
+// Values that one thread packs as fast as several.
+constexpr std::int64_t kSerialPacking = 1 << 15;
 // A range of work that outweighs handing it out: 64 KiB of weights.
 constexpr std::int64_t kGrainBytes = 1 << 16;
 
@@ -20,54 +22,48 @@ std::int64_t grain_of(const PackedLinear& weight, std::int64_t rows, int threads
   const std::int64_t fair = weight.panels() / (4 * threads);
   return std::max(least, std::min(most, fair));
 }
-}  // namespace
 
-void linear(CpuBackend& backend, const PackedLinear& weight, ConstMatrix x, Matrix y, Store store) {
-  MESH_CHECK(x.cols == weight.in_features() && y.cols == weight.out_features() && x.rows == y.rows);
-  if (x.rows == 0) return;
-  const Kernels& kernels = backend.kernels();
-  ThreadPool& pool = backend.pool();
+// The rows as tiles (kernels.h), in the backend's scratch memory.
+const float* packed_rows(CpuBackend& backend, ConstMatrix x) {
+  float* packed = backend.scratch(x.rows * x.cols);
+  const std::int64_t chains = (x.cols + kChain - 1) / kChain;
+  const std::int64_t grain = x.rows * x.cols > kSerialPacking ? 1 : chains;
+  backend.pool().parallel_for(chains, grain, [&](std::int64_t begin, std::int64_t end) {
+    backend.kernels().pack_rows(x.data, x.stride, x.rows, begin * kChain, std::min(end * kChain, x.cols),
+                                packed);
+  });
+  return packed;
+}
+
+// At most kRowBlock rows.
+void linear_block(CpuBackend& backend, const PackedLinear& weight, ConstMatrix x, Matrix y, Store store) {
   GemmArgs args;
   args.panels = weight.panel(0);
   args.panel_stride = weight.panel_bytes();
   args.element = weight.element();
-  args.k = weight.in_features();
-  args.n = weight.out_features();
-  args.bias = weight.bias();
+  args.k = x.cols;
+  args.a = x.rows > kUnpackedRows ? packed_rows(backend, x) : x.data;
+  args.a_stride = x.rows > kUnpackedRows ? 0 : x.stride;
+  args.m = x.rows;
+  args.c = y.data;
   args.c_stride = y.stride;
+  args.n = y.cols;
+  args.bias = weight.bias();
   args.add = store == Store::kAdd;
+  ThreadPool& pool = backend.pool();
+  pool.parallel_for(weight.panels(), grain_of(weight, x.rows, pool.threads()),
+                    [&](std::int64_t begin, std::int64_t end) { backend.kernels().gemm(args, begin, end); });
+}
+}  // namespace
 
+void linear(CpuBackend& backend, const PackedLinear& weight, ConstMatrix x, Matrix y, Store store) {
+  MESH_CHECK(x.cols == weight.in_features() && y.cols == weight.out_features() && x.rows == y.rows);
   const std::int64_t blocks = (x.rows + kRowBlock - 1) / kRowBlock;
-  const std::int64_t block_rows = (x.rows + blocks - 1) / blocks;
-  float* packed = nullptr;
-  if (x.rows > kUnpackedRows) {
-    packed = backend.scratch(x.rows * args.k);
-    const std::int64_t chains = (args.k + kChain - 1) / kChain;
-    pool.parallel_for(blocks * chains, x.rows * args.k > (1 << 15) ? 1 : blocks * chains,
-                      [&](std::int64_t begin, std::int64_t end) {
-                        for (std::int64_t i = begin; i < end; ++i) {
-                          const std::int64_t row = i / chains * block_rows;
-                          const std::int64_t k0 = i % chains * kChain;
-                          kernels.pack_rows(x.row(row), x.stride, std::min(block_rows, x.rows - row), k0,
-                                            std::min(k0 + kChain, args.k), packed + row * args.k);
-                        }
-                      });
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    const std::int64_t begin = x.rows * block / blocks;
+    const std::int64_t rows = x.rows * (block + 1) / blocks - begin;
+    linear_block(backend, weight, x.row_range(begin, rows), y.row_range(begin, rows), store);
   }
-  const std::int64_t panels = weight.panels();
-  const std::int64_t grain = grain_of(weight, x.rows, pool.threads());
-  const std::int64_t ranges = (panels + grain - 1) / grain;
-  pool.parallel_for(blocks * ranges, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t row = i / ranges * block_rows;
-      const std::int64_t panel = i % ranges * grain;
-      GemmArgs part = args;
-      part.m = std::min(block_rows, x.rows - row);
-      part.a = packed != nullptr ? packed + row * args.k : x.row(row);
-      part.a_stride = packed != nullptr ? 0 : x.stride;
-      part.c = y.row(row);
-      kernels.gemm(part, panel, std::min(panel + grain, panels));
-    }
-  });
 }
 
 }  // namespace mesh::ops
