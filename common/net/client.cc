@@ -1,5 +1,6 @@
 #include "common/net/client.h"
 
+#include <algorithm>
 #include <mutex>
 
 #include "common/net/channel.h"
@@ -122,9 +123,11 @@ httplib::Request HttpClient::make_request(const Call& call, const CallOptions& o
   if (!call.body.empty()) {
     // As a provider the body is sent from where it lies; as the request's own it would be copied.
     request.content_length_ = call.body.size();
-    request.content_provider_ = [body = call.body](std::size_t offset, std::size_t length,
-                                                   httplib::DataSink& sink) {
-      return sink.write(body.data() + offset, length);
+    request.content_provider_ = [body = call.body, &options](std::size_t offset, std::size_t length,
+                                                             httplib::DataSink& sink) {
+      if (!options.before_piece) return sink.write(body.data() + offset, length);
+      options.before_piece();
+      return sink.write(body.data() + offset, std::min(length, limits::kPieceBytes));
     };
   }
   return request;

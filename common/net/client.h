@@ -32,6 +32,9 @@ struct CallOptions {
   std::size_t max_response = limits::kMaxResponseBytes;
   /// Ask once more when the server had closed the kept connection. POST only: get() always does.
   bool idempotent = false;
+  /// When set, the body goes out in pieces of at most limits::kPieceBytes, and this is called before each, in
+  /// the caller's thread; it may pause.
+  std::function<void()> before_piece;
 };
 
 struct Reply {

@@ -41,6 +41,9 @@ inline constexpr std::size_t kDefaultThreads = 32;
 /// Of a listener's threads, those that long-lived answers never take.
 inline constexpr std::size_t kReservedThreads = 8;
 
+/// Most that is written in one go when others may have to pass.
+inline constexpr std::size_t kPieceBytes = std::size_t{64} << 10;
+
 // What the client takes from a server.
 inline constexpr std::size_t kMaxResponseBytes = std::size_t{16} << 20;
 inline constexpr auto kConnectTimeout = 5s;

@@ -16,6 +16,8 @@ using std::chrono::seconds;
 
 constexpr Duration kConnectTimeout = seconds(2);
 constexpr Duration kAnswerTimeout = seconds(3);
+/// A decode frame is small: its bytes are out long before its answer is back.
+constexpr Duration kLongestPause = std::chrono::milliseconds(5);
 /// Slowest link that is waited for, beyond kAnswerTimeout.
 constexpr double kSlowestBytesPerSecond = 128 * 1024;
 
@@ -25,6 +27,24 @@ Duration timeout_for(std::size_t body_bytes) {
 }
 
 }  // namespace
+
+void Precedence::decode_begins() {
+  const std::lock_guard lock(mutex_);
+  ++decoding_;
+}
+
+void Precedence::decode_ended() {
+  {
+    const std::lock_guard lock(mutex_);
+    --decoding_;
+  }
+  changed_.notify_all();
+}
+
+void Precedence::let_decode_pass(Duration longest) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, longest, [&] { return decoding_ == 0; });
+}
 
 class Lane::Worker {
  public:
@@ -39,13 +59,17 @@ class Lane::Worker {
   }
 
  private:
+  bool is_decode() const { return lane_.options_.lane == wire::Lane::kDecode; }
+
   void loop() {
     while (auto item = lane_.queue_.pop()) {
       {
         const std::lock_guard lock(lane_.mutex_);
         ++lane_.busy_;
       }
+      if (is_decode()) lane_.options_.precedence->decode_begins();
       std::visit([this](auto& one) { post(one); }, *item);
+      if (is_decode()) lane_.options_.precedence->decode_ended();
       const std::lock_guard lock(lane_.mutex_);
       --lane_.busy_;
       lane_.last_used_ = SteadyClock().now();
@@ -66,6 +90,8 @@ class Lane::Worker {
     net::CallOptions options;
     options.timeout = timeout_for(body.size());
     options.idempotent = true;
+    if (!is_decode())
+      options.before_piece = [this] { lane_.options_.precedence->let_decode_pass(kLongestPause); };
     if (sign && lane_.options_.identity != nullptr) {
       const MessageSignature signature = sign_message(*lane_.options_.identity, route, body);
       options.headers.add(kKeyHeader, signature.key_hex);

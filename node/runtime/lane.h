@@ -1,5 +1,6 @@
 #pragma once
 
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -18,12 +19,28 @@
 
 namespace mesh {
 
+/// Lets bulk pieces to one next hop wait while something for the decode lane is on its way. Any thread.
+class Precedence {
+ public:
+  void decode_begins();
+  void decode_ended();
+  /// Returns when no decode is on its way, at the latest after `longest`.
+  void let_decode_pass(Duration longest);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t decoding_ = 0;
+};
+
 struct LaneOptions {
   std::string url;
   wire::CodecPolicy codec = wire::CodecPolicy::kAuto;
   net::AddressPolicy peers = net::AddressPolicy::any();
   std::shared_ptr<const KeyPair> identity;  ///< signs questions and reports; may be null
-  std::size_t connections = 2;              ///< so that one answer's way back does not hold up the next frame
+  std::shared_ptr<Precedence> precedence;   ///< shared by both lanes of one next hop
+  wire::Lane lane = wire::Lane::kDecode;
+  std::size_t connections = 2;  ///< so that one answer's way back does not hold up the next frame
 };
 
 /// One lane to one next hop or head: a queue and the threads that post from it, each over its own kept

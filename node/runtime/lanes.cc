@@ -32,6 +32,10 @@ bool Lanes::send(const std::string& url, wire::Lane lane, Lane::Item item) {
   if (place == nullptr) {
     LaneOptions options = options_;
     options.url = url;
+    options.lane = lane;
+    std::weak_ptr<Precedence>& known = precedence_[url];
+    options.precedence = known.lock();
+    if (options.precedence == nullptr) known = options.precedence = std::make_shared<Precedence>();
     place = std::make_unique<Lane>(std::move(options), events_);
   }
   return place->send(item);
@@ -48,6 +52,7 @@ void Lanes::end_idle(TimePoint now) {
       ++it;
     }
   }
+  std::erase_if(precedence_, [](const auto& entry) { return entry.second.expired(); });
 }
 
 void Lanes::stop() {

@@ -34,6 +34,7 @@ class Lanes {
   LaneEvents& events_;
   mutable std::mutex mutex_;  ///< guards the map, not the lanes
   std::map<std::pair<std::string, wire::Lane>, std::unique_ptr<Lane>> lanes_;
+  std::map<std::string, std::weak_ptr<Precedence>> precedence_;  ///< by URL
 };
 
 }  // namespace mesh
