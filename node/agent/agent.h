@@ -82,7 +82,7 @@ struct CallFailure {
 };
 
 /// The agent as a pure state machine: takes events with their time, gives effects as values. No threads, no
-/// sockets, no keys. proto-docs/directives.md has the table states × events. At most one call to the tracker
+/// sockets, no keys. README.md has the table states × events. At most one call to the tracker
 /// is on its way.
 class AgentCore {
  public:

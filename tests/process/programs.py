@@ -23,16 +23,17 @@ def free_port() -> int:
 class Node:
     """One meshnet-node with folders and a runtime folder of its own; its log is a file in `folder`."""
 
-    def __init__(self, folder: pathlib.Path, *flags: str, port: int | None = None):
+    def __init__(self, folder: pathlib.Path, *flags: str, port: int | None = None, memory: str = "1GiB"):
         self.port = port or free_port()
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "log"
+        self.sink = open(self.log, "wb")
         runtime = folder / "runtime"
         runtime.mkdir(exist_ok=True)
         command = [str(BIN / "meshnet-node"), "--listen", f"127.0.0.1:{self.port}", "--data-dir", str(folder / "data"),
-                   "--cache-dir", str(folder / "cache"), "--threads", "1", "--memory", "1GiB", "--dtype", "float32", *flags]
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=open(self.log, "wb"),
+                   "--cache-dir", str(folder / "cache"), "--threads", "1", "--memory", memory, "--dtype", "float32", *flags]
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.sink,
                                         env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)})
 
     def text(self) -> str:
@@ -77,6 +78,7 @@ class Node:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        self.sink.close()
 
 
 def scratch() -> tempfile.TemporaryDirectory:

@@ -23,13 +23,13 @@ class NodeProgram(unittest.TestCase):
         self.folder = pathlib.Path(self.scratch.name)
         self.addCleanup(self.scratch.cleanup)
 
-    def node(self, *flags: str) -> programs.Node:
-        node = programs.Node(self.folder / "node", *flags)
+    def node(self, *flags: str, **settings: str) -> programs.Node:
+        node = programs.Node(self.folder / "node", *flags, **settings)
         self.addCleanup(node.stop)
         return node
 
-    def refused(self, *flags: str) -> str:
-        node = self.node(*flags)
+    def refused(self, *flags: str, **settings: str) -> str:
+        node = self.node(*flags, **settings)
         self.assertEqual(node.wait_exit(), 1, node.text())
         return node.text()
 
@@ -57,7 +57,7 @@ class NodeProgram(unittest.TestCase):
         self.assertIn("nowhere", self.refused("--model-id", str(self.folder / "nowhere"), "--shard-start", "0", "--shard-end", "3"))
 
     def test_too_little_memory_is_refused_before_loading_with_the_numbers(self):
-        text = self.refused("--model-id", GPT2, "--shard-start", "0", "--shard-end", "6", "--memory", "1MiB")
+        text = self.refused("--model-id", GPT2, "--shard-start", "0", "--shard-end", "6", memory="1MiB")
         self.assertRegex(text, r"need.*free")
 
     def test_sigterm_ends_with_0(self):
