@@ -17,7 +17,8 @@ class Buffer {
 
   MeshBuffer* raw() { return &raw_; }
   std::string_view view() const {
-    return raw_.size == 0 ? std::string_view() : std::string_view(reinterpret_cast<const char*>(raw_.data), raw_.size);
+    return raw_.size == 0 ? std::string_view()
+                          : std::string_view(reinterpret_cast<const char*>(raw_.data), raw_.size);
   }
   std::string str() const { return std::string(view()); }
 
@@ -28,6 +29,8 @@ class Buffer {
 /// The status that a library call's code and message stand for.
 Status to_status(std::int32_t code, const Buffer& message);
 
-inline const std::uint8_t* bytes(std::string_view text) { return reinterpret_cast<const std::uint8_t*>(text.data()); }
+inline const std::uint8_t* bytes(std::string_view text) {
+  return reinterpret_cast<const std::uint8_t*>(text.data());
+}
 
 }  // namespace mesh::text

@@ -73,7 +73,9 @@ StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::load(std::string_vie
   return std::shared_ptr<const ChatTemplate>(new ChatTemplate(handle, std::move(source), std::move(tokens)));
 }
 
-ChatTemplate::~ChatTemplate() { mesh_text_template_free(handle_); }
+ChatTemplate::~ChatTemplate() {
+  mesh_text_template_free(handle_);
+}
 
 StatusOr<std::string> ChatTemplate::render(const ChatInput& input, const ChatLimits& limits) const {
   json::Object variables = tokens_;
@@ -83,7 +85,8 @@ StatusOr<std::string> ChatTemplate::render(const ChatInput& input, const ChatLim
   variables["add_generation_prompt"] = input.add_generation_prompt;
   for (const auto& [key, value] : input.variables) variables[key] = value;
   const std::int64_t now = input.now_unix_seconds.value_or(
-      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count());
   const std::string text = json::serialize(variables);
   Buffer out;
   Buffer message;

@@ -22,10 +22,11 @@ struct GenerationDefaults {
   std::optional<double> repetition_penalty;
   bool do_sample = false;  ///< false also when the files do not say
 
-  /// From the contents of config.json and generation_config.json (empty: the model has none). The second overrides the
-  /// first field by field; eos_token_id may be a number or a list; config.json may nest text_config.
-  /// kInvalidArgument: broken JSON, or a field of the wrong type or range, named.
-  static StatusOr<GenerationDefaults> parse(std::string_view config_json, std::string_view generation_config_json);
+  /// From the contents of config.json and generation_config.json (empty: the model has none). The second
+  /// overrides the first field by field; eos_token_id may be a number or a list; config.json may nest
+  /// text_config. kInvalidArgument: broken JSON, or a field of the wrong type or range, named.
+  static StatusOr<GenerationDefaults> parse(std::string_view config_json,
+                                            std::string_view generation_config_json);
 };
 
 }  // namespace mesh

@@ -16,11 +16,14 @@ StreamDecoder::StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer, SkipSpe
   creation_ = to_status(code, message);
 }
 
-StreamDecoder::~StreamDecoder() { mesh_text_stream_free(handle_); }
+StreamDecoder::~StreamDecoder() {
+  mesh_text_stream_free(handle_);
+}
 
 StreamDecoder::StreamDecoder(StreamDecoder&& other) noexcept
     : handle_(std::exchange(other.handle_, nullptr)),
-      creation_(std::exchange(other.creation_, absl::FailedPreconditionError("the decoder was moved from"))) {}
+      creation_(std::exchange(other.creation_, absl::FailedPreconditionError("the decoder was moved from"))) {
+}
 
 StreamDecoder& StreamDecoder::operator=(StreamDecoder&& other) noexcept {
   std::swap(handle_, other.handle_);
@@ -32,8 +35,8 @@ StatusOr<std::string> StreamDecoder::push(TokenId id) {
   MESH_RETURN_IF_ERROR(creation_);
   Buffer out;
   Buffer message;
-  MESH_RETURN_IF_ERROR(
-      to_status(mesh_text_stream_push(handle_, static_cast<std::uint32_t>(id), out.raw(), message.raw()), message));
+  MESH_RETURN_IF_ERROR(to_status(
+      mesh_text_stream_push(handle_, static_cast<std::uint32_t>(id), out.raw(), message.raw()), message));
   return out.str();
 }
 

@@ -21,13 +21,15 @@ StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::load(std::string_view toke
   return std::shared_ptr<const Tokenizer>(new Tokenizer(handle));
 }
 
-Tokenizer::~Tokenizer() { mesh_text_tokenizer_free(handle_); }
+Tokenizer::~Tokenizer() {
+  mesh_text_tokenizer_free(handle_);
+}
 
 StatusOr<std::vector<TokenId>> Tokenizer::encode(std::string_view text, AddSpecial add_special) const {
   Buffer ids;
   Buffer message;
-  const std::int32_t code = mesh_text_encode(handle_, bytes(text), text.size(), add_special == AddSpecial::kYes,
-                                             ids.raw(), message.raw());
+  const std::int32_t code = mesh_text_encode(handle_, bytes(text), text.size(),
+                                             add_special == AddSpecial::kYes, ids.raw(), message.raw());
   MESH_RETURN_IF_ERROR(to_status(code, message));
   std::vector<TokenId> result(ids.view().size() / sizeof(TokenId));
   if (!result.empty()) std::memcpy(result.data(), ids.view().data(), result.size() * sizeof(TokenId));
@@ -46,7 +48,9 @@ StatusOr<std::string> Tokenizer::decode(std::span<const TokenId> ids, SkipSpecia
   return out.str();
 }
 
-std::size_t Tokenizer::vocab_size() const { return mesh_text_vocab_size(handle_); }
+std::size_t Tokenizer::vocab_size() const {
+  return mesh_text_vocab_size(handle_);
+}
 
 StatusOr<std::string> Tokenizer::token(TokenId id) const {
   Buffer out;
@@ -59,8 +63,8 @@ StatusOr<std::string> Tokenizer::token(TokenId id) const {
 StatusOr<std::string> Tokenizer::token_bytes(TokenId id) const {
   Buffer out;
   Buffer message;
-  MESH_RETURN_IF_ERROR(
-      to_status(mesh_text_token_bytes(handle_, static_cast<std::uint32_t>(id), out.raw(), message.raw()), message));
+  MESH_RETURN_IF_ERROR(to_status(
+      mesh_text_token_bytes(handle_, static_cast<std::uint32_t>(id), out.raw(), message.raw()), message));
   return out.str();
 }
 

@@ -14,16 +14,17 @@ struct MeshTokenizer;
 
 namespace mesh {
 
-/// Whether the tokenizer's own template may add tokens (usually <s>). A rendered chat template already holds them.
+/// Whether the tokenizer's own template may add tokens (usually <s>). A rendered chat template already holds
+/// them.
 enum class AddSpecial { kNo, kYes };
 enum class SkipSpecial { kNo, kYes };
 
 /// One model's tokenizer: immutable, and safe to use from any number of threads at once.
 class Tokenizer {
  public:
-  /// From the contents of tokenizer.json and, where the model has it, tokenizer_config.json (special tokens,
-  /// add_bos_token, add_eos_token).
-  /// kInvalidArgument: a file that is broken, too large (> 128 MiB) or asks for a component that does not exist.
+  /// From the contents of tokenizer.json and, where the model has it, tokenizer_config.json (special tokens
+  /// that the first lacks), as transformers reads them. kInvalidArgument: a file that is broken, too large (>
+  /// 128 MiB) or asks for a component that does not exist.
   static StatusOr<std::shared_ptr<const Tokenizer>> load(std::string_view tokenizer_json,
                                                          std::string_view tokenizer_config_json = {});
   ~Tokenizer();
@@ -39,7 +40,8 @@ class Tokenizer {
   std::size_t vocab_size() const;
   /// The token as the vocabulary spells it ("Ġthe", "<0x0A>"); kNotFound when `id` has none.
   StatusOr<std::string> token(TokenId id) const;
-  /// The bytes that `id` adds in the middle of a text; need not be whole characters. kNotFound: `id` has no token.
+  /// The bytes that `id` adds in the middle of a text; need not be whole characters. kNotFound: `id` has no
+  /// token.
   StatusOr<std::string> token_bytes(TokenId id) const;
   /// The id of the token spelled `token`; kNotFound when there is none.
   StatusOr<TokenId> id_of(std::string_view token) const;

@@ -41,7 +41,11 @@ fn run(error: *mut MeshBuffer, work: impl FnOnce() -> Result<()>) -> i32 {
 }
 
 unsafe fn slice<'a>(data: *const u8, size: usize) -> &'a [u8] {
-    if size == 0 { &[] } else { std::slice::from_raw_parts(data, size) }
+    if size == 0 {
+        &[]
+    } else {
+        std::slice::from_raw_parts(data, size)
+    }
 }
 
 unsafe fn text<'a>(data: *const u8, size: usize) -> Result<&'a str> {
@@ -56,7 +60,14 @@ pub unsafe extern "C" fn mesh_text_free(buffer: MeshBuffer) {
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn mesh_text_tokenizer_new(json: *const u8, json_size: usize, config: *const u8, config_size: usize, out: *mut *mut MeshTokenizer, error: *mut MeshBuffer) -> i32 {
+pub unsafe extern "C" fn mesh_text_tokenizer_new(
+    json: *const u8,
+    json_size: usize,
+    config: *const u8,
+    config_size: usize,
+    out: *mut *mut MeshTokenizer,
+    error: *mut MeshBuffer,
+) -> i32 {
     run(error, || {
         let tokenizer = Tokenizer::load(slice(json, json_size), slice(config, config_size))?;
         *out = Box::into_raw(Box::new(MeshTokenizer(Arc::new(tokenizer))));
@@ -72,7 +83,14 @@ pub unsafe extern "C" fn mesh_text_tokenizer_free(tokenizer: *mut MeshTokenizer)
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn mesh_text_encode(tokenizer: *const MeshTokenizer, data: *const u8, size: usize, add_special: bool, ids: *mut MeshBuffer, error: *mut MeshBuffer) -> i32 {
+pub unsafe extern "C" fn mesh_text_encode(
+    tokenizer: *const MeshTokenizer,
+    data: *const u8,
+    size: usize,
+    add_special: bool,
+    ids: *mut MeshBuffer,
+    error: *mut MeshBuffer,
+) -> i32 {
     run(error, || {
         let encoded = (*tokenizer).0.encode(text(data, size)?, add_special)?;
         give(encoded.into_iter().flat_map(u32::to_ne_bytes).collect(), ids);
@@ -81,7 +99,14 @@ pub unsafe extern "C" fn mesh_text_encode(tokenizer: *const MeshTokenizer, data:
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn mesh_text_decode(tokenizer: *const MeshTokenizer, ids: *const u32, count: usize, skip_special: bool, out: *mut MeshBuffer, error: *mut MeshBuffer) -> i32 {
+pub unsafe extern "C" fn mesh_text_decode(
+    tokenizer: *const MeshTokenizer,
+    ids: *const u32,
+    count: usize,
+    skip_special: bool,
+    out: *mut MeshBuffer,
+    error: *mut MeshBuffer,
+) -> i32 {
     run(error, || {
         let ids = if count == 0 { &[] } else { std::slice::from_raw_parts(ids, count) };
         give((*tokenizer).0.decode(ids, skip_special)?.into_bytes(), out);
@@ -90,7 +115,12 @@ pub unsafe extern "C" fn mesh_text_decode(tokenizer: *const MeshTokenizer, ids: 
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn mesh_text_token(tokenizer: *const MeshTokenizer, id: u32, out: *mut MeshBuffer, error: *mut MeshBuffer) -> i32 {
+pub unsafe extern "C" fn mesh_text_token(
+    tokenizer: *const MeshTokenizer,
+    id: u32,
+    out: *mut MeshBuffer,
+    error: *mut MeshBuffer,
+) -> i32 {
     run(error, || {
         give(token_of(&(*tokenizer).0, id)?.into_bytes(), out);
         Ok(())
@@ -98,7 +128,12 @@ pub unsafe extern "C" fn mesh_text_token(tokenizer: *const MeshTokenizer, id: u3
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn mesh_text_token_bytes(tokenizer: *const MeshTokenizer, id: u32, out: *mut MeshBuffer, error: *mut MeshBuffer) -> i32 {
+pub unsafe extern "C" fn mesh_text_token_bytes(
+    tokenizer: *const MeshTokenizer,
+    id: u32,
+    out: *mut MeshBuffer,
+    error: *mut MeshBuffer,
+) -> i32 {
     run(error, || {
         let token = token_of(&(*tokenizer).0, id)?;
         give(token_bytes(&(*tokenizer).0, token)?, out);
@@ -111,7 +146,13 @@ fn token_of(tokenizer: &Tokenizer, id: u32) -> Result<String> {
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn mesh_text_token_id(tokenizer: *const MeshTokenizer, data: *const u8, size: usize, id: *mut u32, error: *mut MeshBuffer) -> i32 {
+pub unsafe extern "C" fn mesh_text_token_id(
+    tokenizer: *const MeshTokenizer,
+    data: *const u8,
+    size: usize,
+    id: *mut u32,
+    error: *mut MeshBuffer,
+) -> i32 {
     run(error, || {
         *id = (*tokenizer).0.id_of(text(data, size)?)?;
         Ok(())
@@ -129,7 +170,12 @@ pub unsafe extern "C" fn mesh_text_vocab_size(tokenizer: *const MeshTokenizer) -
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn mesh_text_stream_new(tokenizer: *const MeshTokenizer, skip_special: bool, out: *mut *mut MeshStream, error: *mut MeshBuffer) -> i32 {
+pub unsafe extern "C" fn mesh_text_stream_new(
+    tokenizer: *const MeshTokenizer,
+    skip_special: bool,
+    out: *mut *mut MeshStream,
+    error: *mut MeshBuffer,
+) -> i32 {
     run(error, || {
         let stream = Stream::new((*tokenizer).0.clone(), skip_special)?;
         *out = Box::into_raw(Box::new(MeshStream(stream)));
@@ -145,7 +191,12 @@ pub unsafe extern "C" fn mesh_text_stream_free(stream: *mut MeshStream) {
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn mesh_text_stream_push(stream: *mut MeshStream, id: u32, out: *mut MeshBuffer, error: *mut MeshBuffer) -> i32 {
+pub unsafe extern "C" fn mesh_text_stream_push(
+    stream: *mut MeshStream,
+    id: u32,
+    out: *mut MeshBuffer,
+    error: *mut MeshBuffer,
+) -> i32 {
     run(error, || {
         give((*stream).0.push(id)?.into_bytes(), out);
         Ok(())
@@ -153,7 +204,11 @@ pub unsafe extern "C" fn mesh_text_stream_push(stream: *mut MeshStream, id: u32,
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn mesh_text_stream_finish(stream: *mut MeshStream, out: *mut MeshBuffer, error: *mut MeshBuffer) -> i32 {
+pub unsafe extern "C" fn mesh_text_stream_finish(
+    stream: *mut MeshStream,
+    out: *mut MeshBuffer,
+    error: *mut MeshBuffer,
+) -> i32 {
     run(error, || {
         give((*stream).0.finish()?.into_bytes(), out);
         Ok(())
@@ -161,7 +216,12 @@ pub unsafe extern "C" fn mesh_text_stream_finish(stream: *mut MeshStream, out: *
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn mesh_text_template_new(source: *const u8, size: usize, out: *mut *mut MeshTemplate, error: *mut MeshBuffer) -> i32 {
+pub unsafe extern "C" fn mesh_text_template_new(
+    source: *const u8,
+    size: usize,
+    out: *mut *mut MeshTemplate,
+    error: *mut MeshBuffer,
+) -> i32 {
     run(error, || {
         let template = Template::new(text(source, size)?)?;
         *out = Box::into_raw(Box::new(MeshTemplate(template)));
@@ -177,7 +237,16 @@ pub unsafe extern "C" fn mesh_text_template_free(template: *mut MeshTemplate) {
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn mesh_text_template_render(template: *const MeshTemplate, variables: *const u8, size: usize, now_unix_seconds: i64, steps: u64, output_bytes: usize, out: *mut MeshBuffer, error: *mut MeshBuffer) -> i32 {
+pub unsafe extern "C" fn mesh_text_template_render(
+    template: *const MeshTemplate,
+    variables: *const u8,
+    size: usize,
+    now_unix_seconds: i64,
+    steps: u64,
+    output_bytes: usize,
+    out: *mut MeshBuffer,
+    error: *mut MeshBuffer,
+) -> i32 {
     run(error, || {
         let limits = Limits { steps, output_bytes };
         give((*template).0.render(text(variables, size)?, now_unix_seconds, limits)?.into_bytes(), out);

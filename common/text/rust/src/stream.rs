@@ -43,7 +43,9 @@ fn steps_of(decoder: Option<&DecoderWrapper>) -> Result<Vec<Step>> {
             DecoderWrapper::Strip(strip) if fused && strip.stop == 0 => {
                 Step::StripText { content: strip.content, left: strip.start }
             }
-            _ if fused => return Err(invalid("this tokenizer's decoder changes text after fusing it: not streamable")),
+            _ if fused => {
+                return Err(invalid("this tokenizer's decoder changes text after fusing it: not streamable"))
+            }
             DecoderWrapper::Replace(_) | DecoderWrapper::Strip(_) => Step::Each(part.clone()),
             DecoderWrapper::Metaspace(_) | DecoderWrapper::WordPiece(_) => {
                 Step::First { decoder: part.clone(), seen: false }
@@ -69,7 +71,8 @@ fn flatten<'a>(decoder: &'a DecoderWrapper, out: &mut Vec<&'a DecoderWrapper>) {
 }
 
 fn chain(decoder: &DecoderWrapper, tokens: Vec<String>, at: usize) -> Result<String> {
-    let out = decoder.decode_chain(tokens).map_err(|e| invalid(format!("the tokenizer cannot decode: {e}")))?;
+    let out =
+        decoder.decode_chain(tokens).map_err(|e| invalid(format!("the tokenizer cannot decode: {e}")))?;
     Ok(out.into_iter().nth(at).unwrap_or_default())
 }
 
@@ -105,7 +108,9 @@ impl Step {
                 *left = if rest.is_empty() { *left - strip } else { 0 };
                 Some(rest)
             }
-            Step::Spaces { seen } => Some(if std::mem::replace(seen, true) { format!(" {token}") } else { token }),
+            Step::Spaces { seen } => {
+                Some(if std::mem::replace(seen, true) { format!(" {token}") } else { token })
+            }
         })
     }
 

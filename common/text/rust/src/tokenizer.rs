@@ -1,9 +1,10 @@
-//! A tokenizer as transformers sets it up from tokenizer.json and tokenizer_config.json.
+//! A tokenizer as transformers sets it up from tokenizer.json and tokenizer_config.json: the second adds tokens that the
+//! first lacks; its add_bos_token and add_eos_token have no effect beside a tokenizer.json.
 
 use std::str::FromStr;
 
-use serde_json::{json, Value};
-use tokenizers::{AddedToken, PostProcessorWrapper};
+use serde_json::Value;
+use tokenizers::AddedToken;
 
 use crate::fault::{invalid, not_found, Result};
 
@@ -31,7 +32,6 @@ impl Tokenizer {
             let config: Value = serde_json::from_slice(config_json)
                 .map_err(|e| invalid(format!("tokenizer_config.json: {e}")))?;
             add_tokens(&mut inner, &config);
-            set_template(&mut inner, &config)?;
         }
         Ok(Self { inner })
     }
@@ -106,37 +106,4 @@ fn add_tokens(inner: &mut tokenizers::Tokenizer, config: &Value) {
     let known = inner.get_added_vocabulary().get_vocab().clone();
     wanted.retain(|token| !known.contains_key(&token.content));
     inner.add_tokens(&wanted);
-}
-
-/// add_bos_token and add_eos_token, where stated, replace the file's own template.
-fn set_template(inner: &mut tokenizers::Tokenizer, config: &Value) -> Result<()> {
-    let stated = |name: &str| config.get(name).and_then(Value::as_bool);
-    if stated("add_bos_token").is_none() && stated("add_eos_token").is_none() {
-        return Ok(());
-    }
-    let mut special = serde_json::Map::new();
-    let mut piece = |flag: &str, name: &str| -> Option<Value> {
-        let content = added_token(config.get(name)?)?.content;
-        let id = inner.token_to_id(&content)?;
-        stated(flag)?.then(|| {
-            special.insert(
-                content.clone(),
-                json!({"id": content, "ids": [id], "tokens": [content]}),
-            );
-            json!({"SpecialToken": {"id": content, "type_id": 0}})
-        })
-    };
-    let bos = piece("add_bos_token", "bos_token");
-    let eos = piece("add_eos_token", "eos_token");
-    let text = json!({"Sequence": {"id": "A", "type_id": 0}});
-    let single: Vec<Value> = bos.into_iter().chain([text]).chain(eos).collect();
-    let pair: Vec<Value> =
-        single.iter().cloned().chain([json!({"Sequence": {"id": "B", "type_id": 1}})]).collect();
-    let template = json!({
-        "type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special,
-    });
-    let processor: PostProcessorWrapper = serde_json::from_value(template)
-        .map_err(|e| invalid(format!("tokenizer_config.json: add_bos_token, add_eos_token: {e}")))?;
-    inner.with_post_processor(Some(processor));
-    Ok(())
 }

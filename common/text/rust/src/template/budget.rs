@@ -13,7 +13,7 @@ pub struct Limits {
 }
 
 /// Bytes of all strings made on the way, as a multiple of `output_bytes`.
-const MADE: usize = 16;
+const MADE: usize = 32;
 /// Lists and maps made; bounds how deep values nest, and so the stack that freeing them takes.
 const CONTAINERS: usize = 100_000;
 
@@ -84,7 +84,11 @@ pub fn charge(bytes: usize) -> Result<(), Error> {
 pub fn fits(bytes: usize) -> Result<(), Error> {
     BUDGET.with_borrow_mut(|b| {
         b.exhausted |= bytes > b.single;
-        if b.exhausted { Err(Error::new(ErrorKind::InvalidOperation, "the template makes too much text")) } else { Ok(()) }
+        if b.exhausted {
+            Err(Error::new(ErrorKind::InvalidOperation, "the template makes too much text"))
+        } else {
+            Ok(())
+        }
     })
 }
 

@@ -8,6 +8,7 @@ use super::json::tojson;
 use super::methods;
 use super::operators::{contains, iterable, number, Number};
 use super::python::{fail, is_float, is_space, text, type_name};
+use super::tuple::tuple;
 
 pub fn install(env: &mut Environment) {
     env.add_filter("tojson", tojson);
@@ -32,8 +33,12 @@ pub fn install(env: &mut Environment) {
     env.add_filter("join", join);
     env.add_filter("items", |v: &Value| items(v));
     env.add_filter("list", |v: &Value| elements(v).and_then(budget::list));
-    env.add_filter("first", |v: &Value| Ok::<_, Error>(elements(v)?.first().cloned().unwrap_or(Value::UNDEFINED)));
-    env.add_filter("last", |v: &Value| Ok::<_, Error>(elements(v)?.last().cloned().unwrap_or(Value::UNDEFINED)));
+    env.add_filter("first", |v: &Value| {
+        Ok::<_, Error>(elements(v)?.first().cloned().unwrap_or(Value::UNDEFINED))
+    });
+    env.add_filter("last", |v: &Value| {
+        Ok::<_, Error>(elements(v)?.last().cloned().unwrap_or(Value::UNDEFINED))
+    });
     env.add_filter("reverse", |v: &Value| {
         if let Some(text) = v.as_str() {
             return budget::text(text.chars().rev().collect());
@@ -55,7 +60,9 @@ pub fn install(env: &mut Environment) {
         methods::center(&text(v)?, Some(width.unwrap_or(80).into()), " ")
     });
     env.add_filter("wordcount", |v: &Value| {
-        Ok::<_, Error>(text(v)?.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|w| !w.is_empty()).count())
+        Ok::<_, Error>(
+            text(v)?.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|w| !w.is_empty()).count(),
+        )
     });
     env.add_filter("format", |v: &Value, args: Rest<Value>| {
         let one = args.0.len() == 1 && args.0[0].is_kwargs();
@@ -69,9 +76,16 @@ pub fn install(env: &mut Environment) {
 
 fn tests(env: &mut Environment) {
     env.add_test("sequence", |v: &Value| {
-        matches!(v.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Undefined | ValueKind::Iterable)
+        matches!(
+            v.kind(),
+            ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Undefined | ValueKind::Iterable
+        )
     });
     env.add_test("iterable", |v: &Value| iterable(v).is_ok() && v.kind() != ValueKind::Plain);
+    env.add_test("callable", |v: &Value| {
+        v.kind() == ValueKind::Plain
+            || v.as_object().is_some_and(|object| object.type_name().ends_with("::Macro"))
+    });
     env.add_test("string", |v: &Value| v.kind() == ValueKind::String);
     env.add_test("number", |v: &Value| number(v).is_some());
     env.add_test("integer", |v: &Value| v.is_integer() && v.kind() == ValueKind::Number);
@@ -88,7 +102,7 @@ fn cased(v: &Value, wanted: fn(char) -> bool, other: fn(char) -> bool) -> Result
 }
 
 /// list(value): letters of a text, keys of a dict.
-fn elements(value: &Value) -> Result<Vec<Value>, Error> {
+pub fn elements(value: &Value) -> Result<Vec<Value>, Error> {
     iterable(value)?;
     Ok(value.try_iter()?.collect())
 }
@@ -100,9 +114,8 @@ pub fn items(value: &Value) -> Result<Value, Error> {
     if value.kind() != ValueKind::Map {
         return Err(fail("Can only get item pairs from a mapping."));
     }
-    let pair = |key: Value| Ok::<_, Error>(Value::from(vec![key.clone(), value.get_item(&key)?]));
+    let pair = |key: Value| tuple(vec![key.clone(), value.get_item(&key)?]);
     let pairs: Vec<Value> = value.try_iter()?.map(pair).collect::<Result<_, _>>()?;
-    budget::container(pairs.len() * 2)?;
     budget::list(pairs)
 }
 
@@ -115,7 +128,7 @@ fn length(value: &Value) -> Result<Value, Error> {
     }
 }
 
-fn attribute(item: &Value, path: &Value) -> Result<Value, Error> {
+pub fn attribute(item: &Value, path: &Value) -> Result<Value, Error> {
     let Some(path) = path.as_str() else { return item.get_item(path) };
     path.split('.').try_fold(item.clone(), |value, part| match part.parse::<usize>() {
         Ok(index) => value.get_item_by_index(index),
@@ -123,7 +136,12 @@ fn attribute(item: &Value, path: &Value) -> Result<Value, Error> {
     })
 }
 
-fn join(value: &Value, separator: Option<Value>, path: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
+fn join(
+    value: &Value,
+    separator: Option<Value>,
+    path: Option<Value>,
+    kwargs: Kwargs,
+) -> Result<Value, Error> {
     let separator = separator.or(kwargs.get("d")?).map_or(Ok(String::new()), |d| text(&d))?;
     let path: Option<Value> = path.or(kwargs.get("attribute")?);
     kwargs.assert_all_used()?;
@@ -179,7 +197,12 @@ fn to_float(value: &Value, default: Option<Value>, kwargs: Kwargs) -> Result<Val
 }
 
 /// round(value, precision=0, method="common"); a float for a float and for ceil and floor, as in Jinja2.
-fn round(value: &Value, precision: Option<i32>, method: Option<String>, kwargs: Kwargs) -> Result<Value, Error> {
+fn round(
+    value: &Value,
+    precision: Option<i32>,
+    method: Option<String>,
+    kwargs: Kwargs,
+) -> Result<Value, Error> {
     let precision = precision.or(kwargs.get("precision")?).unwrap_or(0);
     let method = method.or(kwargs.get("method")?).unwrap_or("common".into());
     let number = number(value).ok_or_else(|| fail("round: a number is required"))?;
@@ -189,6 +212,10 @@ fn round(value: &Value, precision: Option<i32>, method: Option<String>, kwargs: 
         // The nearest decimal, ties to even, of the number's exact value: what Rust's formatting gives.
         ("common", n) if (0..=300).contains(&precision) => {
             format!("{:.*}", precision as usize, n.float()).parse().unwrap_or(f64::NAN)
+        }
+        ("common", Number::Int(n)) => {
+            let rounded = (n as f64 * scale).round_ties_even() / scale;
+            return Ok(super::operators::int(rounded as i128));
         }
         ("common", n) => (n.float() * scale).round_ties_even() / scale,
         ("ceil", n) => (n.float() * scale).ceil() / scale,
@@ -230,7 +257,11 @@ fn indent(
 fn title(text: &str) -> String {
     let mut start = true;
     text.chars().fold(String::new(), |mut out, c| {
-        if start { out.extend(c.to_uppercase()) } else { out.extend(c.to_lowercase()) }
+        if start {
+            out.extend(c.to_uppercase())
+        } else {
+            out.extend(c.to_lowercase())
+        }
         start = is_space(c) || "-({[<".contains(c);
         out
     })

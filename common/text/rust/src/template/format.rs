@@ -84,7 +84,14 @@ pub fn percent(format: &str, values: &Value) -> Result<Value, Error> {
             'c' => text(&value)?,
             'd' | 'i' | 'u' => {
                 let n = number(&value).ok_or_else(|| fail("%d format: a real number is required"))?;
-                signed(&spec, match n { Number::Int(n) => n, Number::Float(x) => x.trunc() as i128 }.to_string())
+                signed(
+                    &spec,
+                    match n {
+                        Number::Int(n) => n,
+                        Number::Float(x) => x.trunc() as i128,
+                    }
+                    .to_string(),
+                )
             }
             'x' | 'X' | 'o' | 'f' | 'F' | 'e' | 'E' | 'g' | 'G' => {
                 spec.kind = Some(kind);
@@ -116,7 +123,9 @@ pub fn braces(format: &str, values: &[Value], names: Option<&Value>) -> Result<V
                 let value = if conversion == "r" { Value::from(repr(&value)?) } else { value };
                 out.push_str(&formatted(&value, spec)?);
             }
-            '}' if chars.next_if_eq(&'}').is_none() => return Err(fail("Single '}' encountered in format string")),
+            '}' if chars.next_if_eq(&'}').is_none() => {
+                return Err(fail("Single '}' encountered in format string"))
+            }
             c => out.push(c),
         }
         budget::fits(out.len())?;
@@ -175,7 +184,9 @@ fn formatted(value: &Value, spec_text: &str) -> Result<String, Error> {
         return Err(fail(format!("invalid format specifier '{spec_text}'")));
     }
     let plain = match number(value) {
-        _ if spec.kind == Some('s') || value.kind() == ValueKind::Bool && spec.kind.is_none() => cut(text(value)?, spec.precision),
+        _ if spec.kind == Some('s') || value.kind() == ValueKind::Bool && spec.kind.is_none() => {
+            cut(text(value)?, spec.precision)
+        }
         Some(n) => numeric(&spec, n)?,
         None => cut(text(value)?, spec.precision),
     };
@@ -224,14 +235,25 @@ fn scientific(x: f64, precision: usize, upper: bool) -> String {
     let text = format!("{x:.precision$e}");
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
-    format!("{digits}{}{}{:02}", if upper { 'E' } else { 'e' }, if exponent < 0 { '-' } else { '+' }, exponent.abs())
+    format!(
+        "{digits}{}{}{:02}",
+        if upper { 'E' } else { 'e' },
+        if exponent < 0 { '-' } else { '+' },
+        exponent.abs()
+    )
 }
 
 /// %g: `precision` significant digits, without trailing zeros.
 fn general(x: f64, precision: usize) -> String {
     let text = format!("{x:.*e}", precision - 1);
     let exponent: i32 = text.split_once('e').and_then(|(_, e)| e.parse().ok()).unwrap_or(0);
-    let trim = |s: &str| if s.contains('.') { s.trim_end_matches('0').trim_end_matches('.').to_owned() } else { s.to_owned() };
+    let trim = |s: &str| {
+        if s.contains('.') {
+            s.trim_end_matches('0').trim_end_matches('.').to_owned()
+        } else {
+            s.to_owned()
+        }
+    };
     if (-4..precision as i32).contains(&exponent) {
         return trim(&format!("{x:.*}", (precision as i32 - 1 - exponent).max(0) as usize));
     }

@@ -35,7 +35,9 @@ pub fn tojson(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     let indent = match indent.kind() {
         ValueKind::None | ValueKind::Undefined => None,
         ValueKind::String => indent.as_str().map(str::to_owned),
-        _ => Some(" ".repeat(indent.as_i64().map_or(usize::from(indent.is_true()), |n| n.clamp(0, 100) as usize))),
+        _ => Some(
+            " ".repeat(indent.as_i64().map_or(usize::from(indent.is_true()), |n| n.clamp(0, 100) as usize)),
+        ),
     };
     let mut style = Style {
         ascii: ascii.is_true(),

@@ -39,7 +39,8 @@ impl<'a> Args<'a> {
     }
 
     fn need(&self, at: usize, name: &str) -> Result<String, Error> {
-        self.string(at, name)?.ok_or_else(|| Error::new(ErrorKind::MissingArgument, format!("argument {name} is missing")))
+        self.string(at, name)?
+            .ok_or_else(|| Error::new(ErrorKind::MissingArgument, format!("argument {name} is missing")))
     }
 
     fn int(&self, at: usize, name: &str) -> Result<Option<i128>, Error> {
@@ -90,7 +91,12 @@ fn list(value: &Value, name: &str, a: &Args) -> Result<Option<Value>, Error> {
         }
         "index" => {
             let wanted = wanted()?;
-            Value::from(value.try_iter()?.position(|v| v == wanted).ok_or_else(|| fail("the value is not in list"))?)
+            Value::from(
+                value
+                    .try_iter()?
+                    .position(|v| v == wanted)
+                    .ok_or_else(|| fail("the value is not in list"))?,
+            )
         }
         "copy" => value.clone(),
         "append" | "extend" | "insert" | "pop" | "remove" | "clear" | "reverse" | "sort" => {
@@ -123,7 +129,10 @@ fn string(s: &str, name: &str, a: &Args) -> Result<Option<Value>, Error> {
         "removeprefix" => Value::from(s.strip_prefix(a.need(0, "prefix")?.as_str()).unwrap_or(s)),
         "removesuffix" => Value::from(s.strip_suffix(a.need(0, "suffix")?.as_str()).unwrap_or(s)),
         "replace" => {
-            let count = a.int(2, "count")?.filter(|n| *n >= 0).map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
+            let count = a
+                .int(2, "count")?
+                .filter(|n| *n >= 0)
+                .map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
             replace(s, &a.need(0, "old")?, &a.need(1, "new")?, count)?
         }
         "partition" => {
@@ -147,7 +156,11 @@ fn string(s: &str, name: &str, a: &Args) -> Result<Option<Value>, Error> {
         }
         "count" => {
             let part = a.need(0, "sub")?;
-            Value::from(if part.is_empty() { s.chars().count() + 1 } else { s.matches(part.as_str()).count() })
+            Value::from(if part.is_empty() {
+                s.chars().count() + 1
+            } else {
+                s.matches(part.as_str()).count()
+            })
         }
         "join" => {
             let items = a.get(0, "iterable").ok_or_else(|| fail("join() takes exactly one argument"))?;
@@ -155,7 +168,9 @@ fn string(s: &str, name: &str, a: &Args) -> Result<Option<Value>, Error> {
             for item in items.try_iter()? {
                 match item.as_str() {
                     Some(text) => parts.push(text.to_owned()),
-                    None => return Err(fail(format!("join: expected str instance, {} found", type_name(&item)))),
+                    None => {
+                        return Err(fail(format!("join: expected str instance, {} found", type_name(&item))))
+                    }
                 }
             }
             budget::charge(parts.iter().map(|p| p.len() + s.len()).sum())?;
@@ -165,7 +180,17 @@ fn string(s: &str, name: &str, a: &Args) -> Result<Option<Value>, Error> {
         "lower" | "casefold" => budget::text(s.to_lowercase())?,
         "title" => budget::text(title(s))?,
         "capitalize" => budget::text(capitalize(s))?,
-        "swapcase" => budget::text(s.chars().flat_map(|c| if c.is_uppercase() { c.to_lowercase().collect::<Vec<_>>() } else { c.to_uppercase().collect() }).collect())?,
+        "swapcase" => budget::text(
+            s.chars()
+                .flat_map(|c| {
+                    if c.is_uppercase() {
+                        c.to_lowercase().collect::<Vec<_>>()
+                    } else {
+                        c.to_uppercase().collect()
+                    }
+                })
+                .collect(),
+        )?,
         "isdigit" | "isdecimal" | "isnumeric" => flag(|c| c.is_numeric()),
         "isalpha" => flag(char::is_alphabetic),
         "isalnum" => flag(char::is_alphanumeric),
@@ -178,8 +203,12 @@ fn string(s: &str, name: &str, a: &Args) -> Result<Option<Value>, Error> {
             let zeros = fill(s, a.int(0, "width")?, "0")?;
             Value::from(format!("{}{zeros}{}", &s[..sign], &s[sign..]))
         }
-        "ljust" => Value::from(s.to_owned() + &fill(s, a.int(0, "width")?, &a.string(1, "fillchar")?.unwrap_or(" ".into()))?),
-        "rjust" => Value::from(fill(s, a.int(0, "width")?, &a.string(1, "fillchar")?.unwrap_or(" ".into()))? + s),
+        "ljust" => Value::from(
+            s.to_owned() + &fill(s, a.int(0, "width")?, &a.string(1, "fillchar")?.unwrap_or(" ".into()))?,
+        ),
+        "rjust" => {
+            Value::from(fill(s, a.int(0, "width")?, &a.string(1, "fillchar")?.unwrap_or(" ".into()))? + s)
+        }
         "center" => center(s, a.int(0, "width")?, &a.string(1, "fillchar")?.unwrap_or(" ".into()))?,
         "format" => braces(s, a.positional, a.named)?,
         _ => return Ok(None),
@@ -189,7 +218,11 @@ fn string(s: &str, name: &str, a: &Args) -> Result<Option<Value>, Error> {
 pub fn strip<'a>(s: &'a str, chars: Option<&str>, left: bool, right: bool) -> &'a str {
     let gone = |c: char| chars.map_or(is_space(c), |set| set.contains(c));
     let s = if left { s.trim_start_matches(gone) } else { s };
-    if right { s.trim_end_matches(gone) } else { s }
+    if right {
+        s.trim_end_matches(gone)
+    } else {
+        s
+    }
 }
 
 fn limit(max: Option<i128>) -> usize {
@@ -210,7 +243,7 @@ fn split(s: &str, sep: Option<String>, max: Option<i128>) -> Result<Vec<&str>, E
                         rest = rest[at..].trim_start_matches(is_space);
                     }
                     None => {
-                        parts.push(if parts.len() < max { rest } else { rest.trim_end_matches(is_space) });
+                        parts.push(rest);
                         break;
                     }
                 }
@@ -228,9 +261,10 @@ fn rsplit(s: &str, sep: Option<String>, max: Option<i128>) -> Result<Vec<&str>, 
         None => {
             let (mut parts, mut rest) = (Vec::new(), s.trim_end_matches(is_space));
             while !rest.is_empty() {
-                let space = rest.char_indices().rev().find(|(_, c)| is_space(*c)).filter(|_| parts.len() < max);
+                let space =
+                    rest.char_indices().rev().find(|(_, c)| is_space(*c)).filter(|_| parts.len() < max);
                 let Some((at, c)) = space else {
-                    parts.push(if parts.len() < max { rest } else { rest.trim_start_matches(is_space) });
+                    parts.push(rest);
                     break;
                 };
                 parts.push(&rest[at + c.len_utf8()..]);
@@ -244,7 +278,9 @@ fn rsplit(s: &str, sep: Option<String>, max: Option<i128>) -> Result<Vec<&str>, 
 }
 
 fn lines(s: &str, keep: bool) -> Vec<&str> {
-    let ends = |c: char| matches!(c, '\n' | '\r' | '\x0B' | '\x0C' | '\x1C'..='\x1E' | '\u{85}' | '\u{2028}' | '\u{2029}');
+    let ends = |c: char| {
+        matches!(c, '\n' | '\r' | '\x0B' | '\x0C' | '\x1C'..='\x1E' | '\u{85}' | '\u{2028}' | '\u{2029}')
+    };
     let (mut parts, mut rest) = (Vec::new(), s);
     while !rest.is_empty() {
         let (at, after) = match rest.find(ends) {
@@ -261,7 +297,9 @@ fn lines(s: &str, keep: bool) -> Vec<&str> {
 fn affix(s: &str, a: &Args, test: fn(&str, &str) -> bool) -> Result<Value, Error> {
     let letters: Vec<char> = s.chars().collect();
     let bound = |n: Option<i128>, default: usize| {
-        n.map_or(default, |n| (if n < 0 { n + letters.len() as i128 } else { n }).clamp(0, letters.len() as i128) as usize)
+        n.map_or(default, |n| {
+            (if n < 0 { n + letters.len() as i128 } else { n }).clamp(0, letters.len() as i128) as usize
+        })
     };
     let (from, to) = (bound(a.int(1, "start")?, 0), bound(a.int(2, "end")?, letters.len()));
     let part: String = letters[from.min(to)..to].iter().collect();
@@ -298,14 +336,20 @@ pub fn center(s: &str, width: Option<i128>, with: &str) -> Result<Value, Error> 
 
 pub fn capitalize(s: &str) -> String {
     let mut chars = s.chars();
-    chars.next().map_or(String::new(), |c| c.to_uppercase().chain(chars.as_str().to_lowercase().chars()).collect())
+    chars
+        .next()
+        .map_or(String::new(), |c| c.to_uppercase().chain(chars.as_str().to_lowercase().chars()).collect())
 }
 
 /// str.title: a letter after a non-letter is upper case.
 fn title(s: &str) -> String {
     let mut inside = false;
     s.chars().fold(String::new(), |mut out, c| {
-        if inside { out.extend(c.to_lowercase()) } else { out.extend(c.to_uppercase()) }
+        if inside {
+            out.extend(c.to_lowercase())
+        } else {
+            out.extend(c.to_uppercase())
+        }
         inside = c.is_alphabetic();
         out
     })

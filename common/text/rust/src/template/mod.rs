@@ -5,14 +5,17 @@
 //! tojson, raise_exception, strftime_now, and a sandbox in which nothing can be changed in place.
 
 mod budget;
+mod collections;
 mod filters;
 mod format;
 mod json;
 mod methods;
 mod operators;
+mod prepare;
 mod python;
 mod rewrite;
 mod strftime;
+mod tuple;
 
 use std::thread;
 
@@ -36,9 +39,12 @@ pub struct Template {
 impl Template {
     pub fn new(source: &str) -> Result<Self> {
         if source.len() > MAX_SOURCE {
-            return Err(invalid(format!("the chat template has {} bytes; at most {MAX_SOURCE} are read", source.len())));
+            return Err(invalid(format!(
+                "the chat template has {} bytes; at most {MAX_SOURCE} are read",
+                source.len()
+            )));
         }
-        let source = with_generation_tags(&source.replace("\r\n", "\n").replace('\r', "\n"));
+        let source = prepare::prepare(source);
         on_big_stack(|| {
             let mut environment = environment();
             let rewritten = rewrite::rewrite(&source).map_err(|e| parse_fault(&e))?;
@@ -64,37 +70,11 @@ impl Template {
 fn on_big_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::scope(|scope| {
         let builder = thread::Builder::new().name("chat-template".into()).stack_size(STACK);
-        let handle = builder.spawn_scoped(scope, work).map_err(|e| exhausted(format!("no thread for the chat template: {e}")))?;
+        let handle = builder
+            .spawn_scoped(scope, work)
+            .map_err(|e| exhausted(format!("no thread for the chat template: {e}")))?;
         handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
-}
-
-/// {% generation %} … {% endgeneration %} as a call block, which is what transformers' extension makes of it.
-fn with_generation_tags(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(at) = rest.find("{%") {
-        let (before, tag) = rest.split_at(at);
-        out.push_str(before);
-        let end = tag.find("%}").map_or(tag.len(), |end| end + 2);
-        let inner = tag[2..end.max(2)].strip_suffix("%}").unwrap_or("");
-        let word = inner.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');
-        let call = match word {
-            "generation" => "call __generation()",
-            "endgeneration" => "endcall",
-            _ => word,
-        };
-        if call == word {
-            out.push_str("{%");
-            rest = &tag[2..];
-        } else {
-            out.push_str("{%");
-            out.push_str(&inner.replacen(word, call, 1));
-            out.push_str("%}");
-            rest = &tag[end..];
-        }
-    }
-    out + rest
 }
 
 fn environment() -> Environment<'static> {
@@ -110,6 +90,7 @@ fn environment() -> Environment<'static> {
     });
     operators::install(&mut env);
     filters::install(&mut env);
+    collections::install(&mut env);
     env.add_function("raise_exception", filters::raise_exception);
     env.add_function("strftime_now", filters::strftime_now);
     env.add_function("__generation", filters::generation);
@@ -127,8 +108,12 @@ fn parse_fault(error: &Error) -> Fault {
 
 fn render_fault(error: &Error) -> Fault {
     match budget::ending() {
-        budget::Ending::Exhausted => exhausted("the chat template makes more text or lists than its limit allows"),
-        budget::Ending::Raised(message) => invalid(format!("the chat template refuses these messages: {message}")),
+        budget::Ending::Exhausted => {
+            exhausted("the chat template makes more text or lists than its limit allows")
+        }
+        budget::Ending::Raised(message) => {
+            invalid(format!("the chat template refuses these messages: {message}"))
+        }
         budget::Ending::Other if error.kind() == ErrorKind::OutOfFuel => {
             exhausted("the chat template takes more steps than its limit allows")
         }

@@ -6,10 +6,16 @@ use minijinja::{Environment, Error, ErrorKind, Value};
 use super::budget;
 use super::format::percent;
 use super::python::{fail, text, type_name};
+use super::tuple::{is_tuple, tuple};
 
 pub fn install(env: &mut Environment) {
-    env.add_function("__add", |a: &Value, b: &Value| add(a, b));
-    env.add_function("__sub", |a: &Value, b: &Value| arithmetic("-", a, b, i128::checked_sub, |x, y| Ok(x - y)));
+    env.add_function("__add", |terms: Rest<Value>| {
+        let (first, rest) = terms.split_first().ok_or_else(|| fail("nothing to add"))?;
+        rest.iter().try_fold(first.clone(), |sum, term| add(&sum, term))
+    });
+    env.add_function("__sub", |a: &Value, b: &Value| {
+        arithmetic("-", a, b, i128::checked_sub, |x, y| Ok(x - y))
+    });
     env.add_function("__mul", |a: &Value, b: &Value| mul(a, b));
     env.add_function("__div", |a: &Value, b: &Value| match (number(a), number(b)) {
         (Some(x), Some(y)) => nonzero(y).map(|_| Value::from(x.float() / y.float())),
@@ -30,24 +36,47 @@ pub fn install(env: &mut Environment) {
         let negative = matches!(number(b), Some(Number::Int(n)) if n < 0);
         let whole = |x: i128, y: i128| x.checked_pow(u32::try_from(y).ok()?);
         if negative {
-            return float_pow(number(a).ok_or_else(|| unsupported("**", a, b))?.float(), number(b).map_or(0.0, Number::float)).map(Value::from);
+            return float_pow(
+                number(a).ok_or_else(|| unsupported("**", a, b))?.float(),
+                number(b).map_or(0.0, Number::float),
+            )
+            .map(Value::from);
         }
         arithmetic("**", a, b, whole, float_pow)
     });
     env.add_function("__neg", |a: &Value| match number(a) {
         Some(Number::Int(n)) => n.checked_neg().map(int).ok_or_else(too_large),
         Some(Number::Float(x)) => Ok(Value::from(-x)),
-        None => Err(undefined(a).unwrap_or_else(|| fail(format!("bad operand type for unary -: '{}'", type_name(a))))),
+        None => {
+            Err(undefined(a)
+                .unwrap_or_else(|| fail(format!("bad operand type for unary -: '{}'", type_name(a)))))
+        }
     });
-    env.add_function("__cat", |a: &Value, b: &Value| budget::text(text(a)? + &text(b)?));
+    env.add_function("__cat", |parts: Rest<Value>| {
+        let mut out = String::new();
+        for part in parts.iter() {
+            out.push_str(&text(part)?);
+            budget::fits(out.len())?;
+        }
+        budget::text(out)
+    });
     env.add_function("__in", |a: &Value, b: &Value| contains(b, a));
     env.add_function("__item", |a: &Value, key: &Value| item(a, key));
-    env.add_function("__slice", |a: &Value, start: &Value, stop: &Value, step: &Value| slice(a, start, stop, step));
+    env.add_function("__slice", |a: &Value, start: &Value, stop: &Value, step: &Value| {
+        slice(a, start, stop, step)
+    });
     env.add_function("__iter", |a: &Value| iterable(a).map(|_| a.clone()));
     env.add_function("__list", |items: Rest<Value>| budget::list(items.0));
+    env.add_function("__tuple", |items: Rest<Value>| tuple(items.0));
+    env.add_function("__lt", |a: &Value, b: &Value| less(a, b));
+    env.add_function("__le", |a: &Value, b: &Value| Ok::<_, Error>(less(a, b)? || a == b));
+    env.add_function("__gt", |a: &Value, b: &Value| less(b, a));
+    env.add_function("__ge", |a: &Value, b: &Value| Ok::<_, Error>(less(b, a)? || a == b));
     env.add_function("__dict", |items: Rest<Value>| {
         budget::container(items.len())?;
-        Ok::<_, Error>(items.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect::<Value>())
+        Ok::<_, Error>(
+            items.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect::<Value>(),
+        )
     });
 }
 
@@ -95,7 +124,11 @@ fn unsupported(sign: &str, a: &Value, b: &Value) -> Error {
 }
 
 fn nonzero(value: Number) -> Result<(), Error> {
-    if value.float() == 0.0 { Err(fail("division by zero")) } else { Ok(()) }
+    if value.float() == 0.0 {
+        Err(fail("division by zero"))
+    } else {
+        Ok(())
+    }
 }
 
 fn divisor(value: &Value) -> Result<(), Error> {
@@ -108,7 +141,11 @@ fn floor_div(x: i128, y: i128) -> Option<i128> {
 }
 
 fn float_pow(x: f64, y: f64) -> Result<f64, Error> {
-    if x == 0.0 && y < 0.0 { Err(fail("0.0 cannot be raised to a negative power")) } else { Ok(x.powf(y)) }
+    if x == 0.0 && y < 0.0 {
+        Err(fail("0.0 cannot be raised to a negative power"))
+    } else {
+        Ok(x.powf(y))
+    }
 }
 
 fn arithmetic(
@@ -129,13 +166,26 @@ fn is_list(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable)
 }
 
-fn add(a: &Value, b: &Value) -> Result<Value, Error> {
+/// a < b, for what Python can order.
+pub fn less(a: &Value, b: &Value) -> Result<bool, Error> {
+    let alike = a.kind() == ValueKind::String && b.kind() == ValueKind::String
+        || is_list(a) && is_list(b)
+        || number(a).is_some() && number(b).is_some();
+    if alike {
+        Ok(a < b)
+    } else {
+        Err(unsupported("<", a, b))
+    }
+}
+
+pub fn add(a: &Value, b: &Value) -> Result<Value, Error> {
     if let (Some(x), Some(y)) = (a.as_str(), b.as_str()) {
         budget::charge(x.len() + y.len())?;
         return Ok(Value::from([x, y].concat()));
     }
     if is_list(a) && is_list(b) {
-        return budget::list(a.try_iter()?.chain(b.try_iter()?).collect());
+        let make = if is_tuple(a) && is_tuple(b) { tuple } else { budget::list };
+        return make(a.try_iter()?.chain(b.try_iter()?).collect());
     }
     arithmetic("+", a, b, i128::checked_add, |x, y| Ok(x + y))
 }
@@ -195,14 +245,19 @@ fn slice(value: &Value, start: &Value, stop: &Value, step: &Value) -> Result<Val
         let letters: Vec<char> = text.chars().collect();
         return budget::text(pick(&letters, start, stop, step).into_iter().collect());
     }
-    if value.is_undefined() {
-        return Ok(Value::UNDEFINED);
+    if let Some(error) = undefined(value) {
+        return Err(error);
     }
     if !is_list(value) {
         return Err(fail(format!("a value of type '{}' cannot be sliced", type_name(value))));
     }
     let items: Vec<Value> = value.try_iter()?.collect();
-    budget::list(pick(&items, start, stop, step))
+    let picked = pick(&items, start, stop, step);
+    if is_tuple(value) {
+        tuple(picked)
+    } else {
+        budget::list(picked)
+    }
 }
 
 /// Python's slice.indices.
@@ -212,7 +267,11 @@ fn pick<T: Clone>(items: &[T], start: Option<i128>, stop: Option<i128>, step: i1
     let clamp = |bound: Option<i128>, default: i128| {
         bound.map_or(default, |b| if b < 0 { b.saturating_add(size) } else { b }.clamp(low, high))
     };
-    let (mut at, end) = if step > 0 { (clamp(start, low), clamp(stop, high)) } else { (clamp(start, high), clamp(stop, low)) };
+    let (mut at, end) = if step > 0 {
+        (clamp(start, low), clamp(stop, high))
+    } else {
+        (clamp(start, high), clamp(stop, low))
+    };
     let mut picked = Vec::new();
     while if step > 0 { at < end } else { at > end } {
         picked.push(items[at as usize].clone());

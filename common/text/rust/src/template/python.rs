@@ -5,6 +5,8 @@ use std::fmt::Write;
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
+use super::tuple::is_tuple;
+
 /// As deep as Python's own recursion limit lets repr and json.dumps go, roughly.
 pub const MAX_DEPTH: usize = 900;
 
@@ -33,7 +35,14 @@ pub fn type_name(value: &Value) -> &'static str {
 /// float.__repr__: the shortest digits that read back, with an exponent below 1e-4 and from 1e16 on.
 pub fn float_text(value: f64) -> String {
     if !value.is_finite() {
-        return (if value.is_nan() { "nan" } else if value > 0.0 { "inf" } else { "-inf" }).to_owned();
+        return (if value.is_nan() {
+            "nan"
+        } else if value > 0.0 {
+            "inf"
+        } else {
+            "-inf"
+        })
+        .to_owned();
     }
     let scientific = format!("{value:e}");
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
@@ -72,12 +81,16 @@ fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error
         ValueKind::Number => out.push_str(&float_text(f64::try_from(value.clone())?)),
         ValueKind::String => write_string(out, value.as_str().unwrap_or_default()),
         ValueKind::Seq | ValueKind::Iterable => {
-            out.push('[');
-            for (i, item) in value.try_iter()?.enumerate() {
-                out.push_str(if i > 0 { ", " } else { "" });
+            let tuple = is_tuple(value);
+            out.push(if tuple { '(' } else { '[' });
+            let mut count = 0;
+            for item in value.try_iter()? {
+                out.push_str(if count > 0 { ", " } else { "" });
                 write_repr(out, &item, depth + 1)?;
+                count += 1;
             }
-            out.push(']');
+            out.push_str(if tuple && count == 1 { "," } else { "" });
+            out.push(if tuple { ')' } else { ']' });
         }
         ValueKind::Map => {
             out.push('{');

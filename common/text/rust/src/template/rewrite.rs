@@ -20,7 +20,7 @@ const SPACE: WhitespaceConfig =
 pub fn rewrite(source: &str) -> Result<String, Error> {
     check_tags(source)?;
     let tree = parse(source, "chat template", Default::default(), SPACE)?;
-    let mut printer = Printer { out: String::with_capacity(source.len() * 2), line: 1 };
+    let mut printer = Printer { source, out: String::with_capacity(source.len() * 2), line: 1 };
     printer.stmt(&tree);
     Ok(printer.out)
 }
@@ -31,18 +31,22 @@ fn check_tags(source: &str) -> Result<(), Error> {
     for (token, _) in tokenize(source, false, Default::default(), SPACE).map_while(Result::ok) {
         tokens = if matches!(token, Token::VariableStart | Token::BlockStart) { 0 } else { tokens + 1 };
         if tokens > MAX_TAG_TOKENS {
-            return Err(Error::new(ErrorKind::SyntaxError, format!("a tag has more than {MAX_TAG_TOKENS} tokens")));
+            return Err(Error::new(
+                ErrorKind::SyntaxError,
+                format!("a tag has more than {MAX_TAG_TOKENS} tokens"),
+            ));
         }
     }
     Ok(())
 }
 
-struct Printer {
+struct Printer<'s> {
+    source: &'s str,
     out: String,
     line: u16,
 }
 
-impl Printer {
+impl Printer<'_> {
     fn put(&mut self, text: &str) {
         self.out.push_str(text);
     }
@@ -208,10 +212,10 @@ impl Printer {
 
     fn target_list(&mut self, target: &Expr) {
         match target {
-            Expr::List(list) => {
-                for item in &list.items {
+            Expr::List(list) if list.items.len() > 1 => {
+                for (i, item) in list.items.iter().enumerate() {
+                    self.put(if i > 0 { ", " } else { "" });
                     self.target(item);
-                    self.put(",");
                 }
             }
             other => self.target(other),
@@ -227,11 +231,15 @@ impl Printer {
                 self.put(".");
                 self.put(a.name);
             }
-            list => {
+            Expr::List(list) => {
                 self.put("(");
-                self.target_list(list);
+                for item in &list.items {
+                    self.target(item);
+                    self.put(",");
+                }
                 self.put(")");
             }
+            _ => {}
         }
     }
 
@@ -371,9 +379,9 @@ impl Printer {
             Expr::GetItem(i) => self.helper("__item", &[&i.expr, &i.subscript_expr]),
             Expr::Call(c) => self.call(c),
             Expr::List(l) => {
-                self.put("__list(");
-                self.list(l.items.iter(), "", "");
-                self.put(")");
+                // The parser makes lists of tuples too; the bracket tells.
+                let list = self.source[l.span().start_offset as usize..].starts_with('[');
+                self.list(l.items.iter(), if list { "__list(" } else { "__tuple(" }, ")");
             }
             Expr::Map(m) => {
                 self.put("__dict(");
@@ -383,19 +391,38 @@ impl Printer {
         }
     }
 
+    /// a op b op c, which the parser nests to the left, as one list: nesting is limited.
+    fn chain(&mut self, op: BinOpKind, open: &str, between: &str, left: &Expr, right: &Expr) {
+        let (mut operands, mut first) = (vec![right], left);
+        while let Expr::BinOp(b) = first {
+            if std::mem::discriminant(&b.op) != std::mem::discriminant(&op) {
+                break;
+            }
+            operands.push(&b.right);
+            first = &b.left;
+        }
+        self.put(open);
+        self.expr(first);
+        for operand in operands.into_iter().rev() {
+            self.put(between);
+            self.expr(operand);
+        }
+        self.put(")");
+    }
+
     fn binary(&mut self, op: BinOpKind, left: &Expr, right: &Expr) {
         let name = match op {
-            BinOpKind::Add => "__add",
             BinOpKind::Sub => "__sub",
             BinOpKind::Mul => "__mul",
             BinOpKind::Div => "__div",
             BinOpKind::FloorDiv => "__floordiv",
             BinOpKind::Rem => "__mod",
             BinOpKind::Pow => "__pow",
-            BinOpKind::Concat => "__cat",
             BinOpKind::In => "__in",
-            BinOpKind::ScAnd => return self.infix(left, " and ", right),
-            BinOpKind::ScOr => return self.infix(left, " or ", right),
+            BinOpKind::Add => return self.chain(op, "__add(", ", ", left, right),
+            BinOpKind::Concat => return self.chain(op, "__cat(", ", ", left, right),
+            BinOpKind::ScAnd => return self.chain(op, "(", " and ", left, right),
+            BinOpKind::ScOr => return self.chain(op, "(", " or ", left, right),
             BinOpKind::Eq => return self.comparison(left, CompareOpKind::Eq, right),
             BinOpKind::Ne => return self.comparison(left, CompareOpKind::Ne, right),
             BinOpKind::Lt => return self.comparison(left, CompareOpKind::Lt, right),
@@ -414,7 +441,11 @@ impl Printer {
                 self.helper("__in", &[left, right]);
                 self.put(")");
             }
-            _ => self.infix(left, comparison_sign(op), right),
+            CompareOpKind::Lt => self.helper("__lt", &[left, right]),
+            CompareOpKind::Lte => self.helper("__le", &[left, right]),
+            CompareOpKind::Gt => self.helper("__gt", &[left, right]),
+            CompareOpKind::Gte => self.helper("__ge", &[left, right]),
+            CompareOpKind::Eq | CompareOpKind::Ne => self.infix(left, comparison_sign(op), right),
         }
     }
 
