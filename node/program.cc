@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <filesystem>
@@ -35,6 +36,7 @@ using std::chrono::seconds;
 
 constexpr Duration kDrain = seconds(60);
 constexpr Duration kStopPatience = seconds(5);
+constexpr std::uint64_t kMostBeside = std::uint64_t{768} << 20;
 
 /// The ways in which a node's run ends, each told once to whoever waits.
 class Ending {
@@ -88,9 +90,7 @@ StatusOr<int> lock_data_folder(const fs::path& folder) {
 class NodeProgram {
  public:
   NodeProgram(const NodeSettings& settings, const log::Logger& log)
-      : settings_(settings),
-        log_(log),
-        signals_([this] { ending_.ask(absl::OkStatus()); }, config::kExitFailed) {}
+      : settings_(settings), log_(log), signals_([this] { end_by_signal(); }, config::kExitFailed) {}
 
   Status run() {
     MESH_RETURN_IF_ERROR(prepare());
@@ -102,6 +102,11 @@ class NodeProgram {
   }
 
  private:
+  void end_by_signal() {
+    cancelled_ = true;
+    ending_.ask(absl::OkStatus());
+  }
+
   Status prepare() {
     MESH_ASSIGN_OR_RETURN(data_lock_, lock_data_folder(settings_.data_dir));
     MESH_ASSIGN_OR_RETURN(KeyPair key, KeyPair::load_or_create(fs::path(settings_.data_dir) / "node.key"));
@@ -123,7 +128,9 @@ class NodeProgram {
     MESH_ASSIGN_OR_RETURN(options.device, engine::parse_device(settings_.device));
     MESH_ASSIGN_OR_RETURN(options.compute, engine::parse_compute_type(settings_.dtype));
     options.threads = share_->threads();
-    options.memory_bytes = share_->memory();
+    // Kept outputs and windows live beside the engine's weights and caches, within the same size.
+    const std::uint64_t beside = std::min(kMostBeside, share_->memory() / 4);
+    options.memory_bytes = share_->memory() - beside;
     MESH_ASSIGN_OR_RETURN(auto engine, engine::Engine::create(options));
     compute_ = engine->compute() == engine::ComputeType::kFloat32 ? "float32" : "bfloat16";
     device_ = engine->device() == engine::Device::kCuda ? "cuda" : "cpu";
@@ -133,7 +140,9 @@ class NodeProgram {
     if (!engine->device_note().empty()) log_.info("{}", engine->device_note());
 
     NodeOptions node;
-    node.hop.cache_bytes = share_->memory();
+    node.hop.cache_bytes = options.memory_bytes;
+    node.hop.kept_bytes = beside * 2 / 3;
+    node.hop.inbound_bytes = beside / 3;
     MESH_ASSIGN_OR_RETURN(node.codec, wire::parse_codec_policy(settings_.wire_codec));
     MESH_ASSIGN_OR_RETURN(node.peers, peer_policy());
     node.identity = identity_;
@@ -210,7 +219,9 @@ class NodeProgram {
     models_->add(identity, checkpoint);
     const LayerRange layers{static_cast<std::uint32_t>(settings_.shard_start),
                             static_cast<std::uint32_t>(settings_.shard_end)};
-    MESH_RETURN_IF_ERROR(load_layers(*node_, checkpoint, identity, layers, 0, log_, *share_, cancelled_));
+    const Status loaded = load_layers(*node_, checkpoint, identity, layers, 0, log_, *share_, cancelled_);
+    if (ending_.asked()) return ending_.wait();
+    MESH_RETURN_IF_ERROR(loaded);
     log_.info("ready: POST {} at {}", kForwardRoute, server_->address());
     return ending_.wait();
   }
@@ -226,7 +237,7 @@ class NodeProgram {
     self.program_version = std::string(program_version());
     self.wire_versions = wire_versions();
     self.address = settings_.advertise.empty() ? server_->address() : settings_.advertise;
-    self.memory_bytes = share_->memory();
+    self.memory_bytes = node_->engine().memory().budget_bytes;
     self.threads = share_->threads();
     self.device = device_;
     for (const std::string_view type : engine::supported_model_types()) self.model_types.emplace_back(type);
@@ -255,6 +266,7 @@ class NodeProgram {
   const NodeSettings& settings_;
   const log::Logger log_;
   Ending ending_;
+  std::atomic<bool> cancelled_ = false;
   SignalThread signals_;
   int data_lock_ = -1;  ///< held until the process ends
   std::shared_ptr<const KeyPair> identity_;
@@ -263,7 +275,6 @@ class NodeProgram {
   std::unique_ptr<HostShare> share_;
   std::string compute_;
   std::string device_;
-  std::atomic<bool> cancelled_ = false;
   std::mutex tokenizers_mutex_;
   std::map<ModelIdentity, std::shared_ptr<const Tokenizer>> tokenizers_;
   metrics::Registry registry_;
