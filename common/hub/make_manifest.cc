@@ -97,7 +97,7 @@ Status hash_file(const fs::path& path, ManifestFile& file, ProgressMeter& meter)
       file.pieces.push_back(sha256(std::string_view(bytes).substr(at, kPieceBytes)));
     }
     other.wait();
-    meter.add(length);
+    MESH_RETURN_IF_ERROR(meter.add(length));
   }
   file.sha256 = whole.finish();
   return absl::OkStatus();

@@ -11,8 +11,8 @@ namespace {
 /// Cuts a stream of chunks into pieces, checks and writes them.
 class PieceWriter {
  public:
-  PieceWriter(const ManifestFile& file, PieceRun run, PieceStore& store)
-      : file_(file), run_(run), next_(run.first), store_(store) {}
+  PieceWriter(const ManifestFile& file, PieceRun run, PieceStore& store, ProgressMeter& meter)
+      : file_(file), run_(run), next_(run.first), store_(store), meter_(meter) {}
 
   Status take(std::string_view chunk) {
     while (!chunk.empty()) {
@@ -34,21 +34,20 @@ class PieceWriter {
 
  private:
   Status finish_piece() {
-    if (sha256(buffer_) == file_.pieces[next_]) {
-      MESH_RETURN_IF_ERROR(store_.write(next_, buffer_));
-      good_.push_back(next_);
-    } else {
-      bad_.push_back(next_);
-    }
+    const bool good = sha256(buffer_) == file_.pieces[next_];
+    if (good) MESH_RETURN_IF_ERROR(store_.write(next_, buffer_));
+    (good ? good_ : bad_).push_back(next_);
     ++next_;
+    const std::uint64_t size = buffer_.size();
     buffer_.clear();
-    return absl::OkStatus();
+    return good ? meter_.add(size) : absl::OkStatus();
   }
 
   const ManifestFile& file_;
   const PieceRun run_;
   std::uint64_t next_;
   PieceStore& store_;
+  ProgressMeter& meter_;
   std::string buffer_;
   std::vector<std::uint64_t> good_;
   std::vector<std::uint64_t> bad_;
@@ -58,7 +57,7 @@ class PieceWriter {
 /// `bad`.
 Status fetch_run(const ManifestFile& file, PieceRun run, PieceStore& store, RangeSource& source,
                  ProgressMeter& meter, std::vector<std::uint64_t>& bad) {
-  PieceWriter writer(file, run, store);
+  PieceWriter writer(file, run, store, meter);
   const std::uint64_t offset = run.first * kPieceBytes;
   const std::uint64_t length = std::min(run.last * kPieceBytes, file.size) - offset;
   Status fetched =
@@ -68,7 +67,7 @@ Status fetch_run(const ManifestFile& file, PieceRun run, PieceStore& store, Rang
                     length, offset);
   }
   MESH_RETURN_IF_ERROR(store.commit(writer.good()));
-  for (const std::uint64_t piece : writer.good()) meter.add(piece_size(file.size, piece));
+
   bad = writer.bad();
   return fetched;
 }
@@ -129,7 +128,7 @@ Status fetch_pieces(const ManifestFile& file, const std::vector<PieceRun>& runs,
     // Another loader may have fetched some of it before this claim.
     const std::uint64_t before = store.missing_bytes(run);
     MESH_RETURN_IF_ERROR(store.refresh());
-    meter.add(before - store.missing_bytes(run));
+    MESH_RETURN_IF_ERROR(meter.add(before - store.missing_bytes(run)));
     std::deque<PieceRun> left;
     add_missing(run, store, left);
     for (const PieceRun& part : left) MESH_RETURN_IF_ERROR(fetch_claimed(file, part, store, source, meter));

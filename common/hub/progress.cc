@@ -2,13 +2,16 @@
 
 namespace mesh::hub {
 
-void ProgressMeter::add(std::uint64_t bytes) {
+Status ProgressMeter::add(std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   done_ += bytes;
   const Time now = std::chrono::steady_clock::now();
-  if (now - last_ < std::chrono::milliseconds(100)) return;
-  last_ = now;
-  report(now);
+  if (!cancelled_ && now - last_ >= std::chrono::milliseconds(100)) {
+    last_ = now;
+    cancelled_ = !report(now);
+  }
+  if (!cancelled_) return absl::OkStatus();
+  return error(StatusCode::kCancelled, "cancelled after {} of {} bytes", done_, total_);
 }
 
 void ProgressMeter::finish() {
@@ -16,10 +19,9 @@ void ProgressMeter::finish() {
   report(std::chrono::steady_clock::now());
 }
 
-void ProgressMeter::report(Time now) {
-  if (!report_) return;
+bool ProgressMeter::report(Time now) {
   const double seconds = std::chrono::duration<double>(now - start_).count();
-  report_({done_, total_, seconds > 0 ? static_cast<double>(done_) / seconds : 0});
+  return report_({done_, total_, seconds > 0 ? static_cast<double>(done_) / seconds : 0});
 }
 
 }  // namespace mesh::hub

@@ -160,6 +160,19 @@ TEST_F(Remote, GoesOnWhereABrokenFetchEnded) {
   EXPECT_EQ(read_file(mirror() / "data"), weights_);
 }
 
+TEST_F(Remote, AFetchIsCancelledByItsProgress) {
+  const auto files = open();
+  // Reports come ten times a second, so the fetch has to last longer than that.
+  source_->on_chunk = [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); };
+  const Status status = ensure_weights(*files, {0, kWeightBytes}, [](const Progress& progress) {
+    EXPECT_GT(progress.bytes_done, 0u);
+    return false;
+  });
+  EXPECT_EQ(status.code(), StatusCode::kCancelled);
+  EXPECT_LT(source_->sent, kWeightBytes);
+  EXPECT_TRUE(marked(0)) << "what was fetched stays";
+}
+
 TEST_F(Remote, AsksAgainForAPieceWithAWrongHash) {
   source_->corrupt_piece = 3;
   source_->corruptions = kTries - 1;
