@@ -208,13 +208,9 @@ Status fetch(hub::Checkpoint& checkpoint, const ShardPlan& plan, const ProgressC
   for (const MissingPart& part : plan.missing) {
     for (const TensorSource* source : part.sources) names.push_back(plan.catalogue.disk_name(*source));
   }
-  bool cancelled = false;
-  MESH_RETURN_IF_ERROR(checkpoint.ensure(names, [&](const hub::Progress& fetched) {
-    if (!progress || fetched.bytes_total == 0) return;
-    cancelled |= !progress({true, fetched.bytes_done, fetched.bytes_total});
-  }));
-  if (cancelled) return error(StatusCode::kCancelled, "loading was cancelled after its files were fetched");
-  return absl::OkStatus();
+  return checkpoint.ensure(names, [&](const hub::Progress& fetched) {
+    return !progress || fetched.bytes_total == 0 || progress({true, fetched.bytes_done, fetched.bytes_total});
+  });
 }
 
 }  // namespace
