@@ -83,3 +83,94 @@ class Node:
 
 def scratch() -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory(prefix="meshnet-test-")
+
+
+class Tracker:
+    """One meshnet-tracker on free loopback ports; it can be killed and started again with what it stored."""
+
+    def __init__(self, folder: pathlib.Path, model: pathlib.Path, *flags: str):
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "runtime").mkdir(exist_ok=True)
+        self.port, self.mesh_port, self.admin_port = free_port(), free_port(), free_port()
+        self.flags = ["--model", str(model), *flags]
+        self.log = folder / "log"
+        self.start()
+
+    @property
+    def mesh_url(self) -> str:
+        return f"http://127.0.0.1:{self.mesh_port}"
+
+    def start(self) -> None:
+        self.sink = open(self.log, "ab")
+        command = [str(BIN / "meshnet-tracker"), "--listen", f"127.0.0.1:{self.port}", "--mesh-listen", f"127.0.0.1:{self.mesh_port}",
+                   "--admin-listen", f"127.0.0.1:{self.admin_port}", "--data-dir", str(self.folder / "data"), "--threads", "1",
+                   "--memory", "1GiB", "--dtype", "float32", *self.flags]
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.sink,
+                                        env={**os.environ, "XDG_RUNTIME_DIR": str(self.folder / "runtime")})
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def wait_ready(self, seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            try:
+                if self.get("/ready")[0] == 200:
+                    return
+            except OSError:
+                pass
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.05)
+        raise AssertionError(f"the mesh is not ready:\n{self.text()}")
+
+    def stream(self, request: dict):
+        """Yields the data of each server-sent event of a completion; ends without [DONE] when the stream broke."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        try:
+            connection.request("POST", "/v1/completions", json.dumps({**request, "stream": True}), {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise AssertionError(f"{answer.status}: {answer.read().decode()}")
+            while line := answer.readline():
+                if line.startswith(b"data: "):
+                    yield line[6:].strip().decode()
+        finally:
+            connection.close()
+
+    def complete(self, request: dict) -> dict:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        try:
+            connection.request("POST", "/v1/completions", json.dumps(request), {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            body = answer.read().decode()
+            if answer.status != 200:
+                raise AssertionError(f"{answer.status}: {body}\n{self.text()}")
+            return json.loads(body)
+        finally:
+            connection.close()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.sink.close()
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.sink.close()
