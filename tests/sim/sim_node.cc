@@ -51,6 +51,22 @@ void SimNode::crash() {
   armed_.reset();
 }
 
+void SimNode::crash_at(CrashPoint point, int occurrence, Duration down) {
+  crash_point_ = point;
+  crash_countdown_ = occurrence;
+  down_ = down;
+}
+
+bool SimNode::hit(CrashPoint point) {
+  return crash_countdown_ > 0 && point == crash_point_ && --crash_countdown_ == 0;
+}
+
+void SimNode::die() {
+  ++crashes_;
+  crash();
+  timeline_.after(down_, [this] { start(); });
+}
+
 void SimNode::freeze(Duration how_long) {
   frozen_until_ = timeline_.now() + how_long;
   timeline_.at(frozen_until_, guarded([this] { drain(); }));
@@ -111,7 +127,16 @@ StatusOr<std::string> SimNode::handle(const std::string& route, const std::strin
   if (timeline_.now() < frozen_until_) return error(StatusCode::kDeadlineExceeded, "frozen");
   StatusOr<std::string> answer = error(StatusCode::kNotFound, "no route {}", route);
   if (route == wire::kFramesRoute) {
+    if (hit(CrashPoint::kFrameArrived)) {
+      die();
+      return error(StatusCode::kUnavailable, "connection reset");
+    }
     answer = take_frame(body);
+    if (hit(CrashPoint::kFrameAccepted)) {
+      die();
+      return error(StatusCode::kUnavailable, "connection reset");
+    }
+    if (hit(CrashPoint::kAnswerSent)) timeline_.after({}, guarded([this] { die(); }));
   } else if (route == wire::kOpenRoute) {
     MESH_ASSIGN_OR_RETURN(wire::OpenMessage message, wire::read_open(body));
     const auto secret = SessionSecret::from_bytes(message.sealed_secret);
@@ -140,7 +165,9 @@ void SimNode::run_steps() {
     ++steps_running_;
     auto output = std::make_shared<pipeline::StepOutput>(engine_.run(*work));
     const Duration took = microseconds(random_.between(200, 3000)) + microseconds(20) * work->rows;
+    if (hit(CrashPoint::kStepBegun)) timeline_.after({}, guarded([this] { die(); }));
     timeline_.after(took, guarded([this, output] {
+                      if (hit(CrashPoint::kStepComputed)) return die();
                       --steps_running_;
                       table_->step_done(std::move(*output), timeline_.now());
                       drain();
@@ -162,6 +189,7 @@ void SimNode::send_frames() {
                     if (!answers.ok()) return table_->frame_failed(id, answers.status(), timeline_.now());
                     table_->frame_answered(id, *answers, timeline_.now());
                   }));
+    if (hit(CrashPoint::kResultSent)) timeline_.after({}, guarded([this] { die(); }));
   }
 }
 
@@ -183,6 +211,7 @@ void SimNode::send_messages() {
                     if (!answers.ok()) return table_->tokens_failed(id, timeline_.now());
                     table_->tokens_answered(id, *answers, timeline_.now());
                   }));
+    if (hit(CrashPoint::kResultSent)) timeline_.after({}, guarded([this] { die(); }));
   }
   while (const auto report = table_->next_report(timeline_.now())) {
     network_.post(report->head_url, std::string(wire::kReportRoute) + "?" + setup_.id.hex(),

@@ -12,6 +12,16 @@
 
 namespace mesh::sim {
 
+/// Where a node may be made to crash.
+enum class CrashPoint : std::uint8_t {
+  kFrameArrived,   ///< nothing of it was looked at
+  kFrameAccepted,  ///< queued, but the answer never leaves
+  kAnswerSent,
+  kStepBegun,
+  kStepComputed,  ///< the result is not taken over
+  kResultSent,    ///< a frame or token message is on its way
+};
+
 /// A node's runtime on the simulated network: a HopTable, a fake engine and the real wire formats. Also the
 /// tracker's embedded node. Signatures and sealing are left out: secrets travel as they are.
 class SimNode {
@@ -34,6 +44,9 @@ class SimNode {
   /// Loses everything at once; what it had sent is still on the way.
   void crash();
   bool running() const { return table_ != nullptr; }
+  /// Crashes at the `occurrence`-th time from now, and starts again `down` later.
+  void crash_at(CrashPoint point, int occurrence, Duration down);
+  int crashes() const { return crashes_; }
   /// Stops answering and computing without closing its connections, as a stopped process does.
   void freeze(Duration how_long);
   void fail_next_step() { engine_.fail_next_step(); }
@@ -59,6 +72,8 @@ class SimNode {
   std::function<void()> guarded(std::function<void()> what);
   template <class Done>
   Network::Done reply_to(Done done);
+  bool hit(CrashPoint point);
+  void die();
 
   Setup setup_;
   Timeline& timeline_;
@@ -71,6 +86,10 @@ class SimNode {
   std::size_t steps_running_ = 0;
   std::uint64_t life_ = 0;
   TimePoint frozen_until_{};
+  CrashPoint crash_point_{};
+  int crash_countdown_ = 0;
+  Duration down_{};
+  int crashes_ = 0;
   std::optional<TimePoint> armed_;
 };
 

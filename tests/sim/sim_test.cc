@@ -64,6 +64,29 @@ TEST(Simulator, RightTextOrAClearErrorWhateverTheNetworkAndTheNodesDo) {
   EXPECT_LE(errors * 20, sessions) << "more than one session in twenty ended with an error";
 }
 
+TEST(Simulator, ANodeRestartedAtAnyPointOfItsWorkLosesNothing) {
+  for (int point = 0; point <= static_cast<int>(CrashPoint::kResultSent); ++point) {
+    for (const std::size_t stage : {0u, 1u}) {
+      for (const int occurrence : {1, 2, 7, 25}) {
+        Plan plan;
+        plan.seed = 5;
+        plan.nodes = 2;
+        plan.sessions = 1;
+        plan.head_options.head_url = "sim://tracker";
+        World world(plan);
+        world.node(stage).crash_at(static_cast<CrashPoint>(point), occurrence, milliseconds(300));
+        world.start_session(300, 40, 64, false);
+        world.run();
+        const std::string where = "point " + std::to_string(point) + ", node " + std::to_string(stage) +
+                                  ", time " + std::to_string(occurrence);
+        EXPECT_EQ(joined(world.violations()), "") << where;
+        EXPECT_EQ(world.errors(), 0u) << where << ": " << world.results()[0].status;
+        EXPECT_EQ(world.node(stage).crashes(), 1) << where;
+      }
+    }
+  }
+}
+
 /// The first seed of `most` in which something broke, or (when `errors` count) a session ended with an error;
 /// else 0.
 std::uint64_t first_found(const pipeline::HopFaults& faults, std::uint64_t most, bool errors = false) {
