@@ -50,14 +50,34 @@ class RemoteFile {
     return store->data_path();
   }
 
-  /// Bytes of `runs` that have to be fetched; 0 when a local copy has them, which is checked here.
-  StatusOr<std::uint64_t> missing_bytes(const std::vector<PieceRun>& runs) {
+  /// Bytes of `runs` in the local copy whose hashes are still to be checked; 0 without a copy.
+  std::uint64_t unproven_bytes(const std::vector<PieceRun>& runs) {
+    const std::lock_guard lock(mutex_);
+    std::uint64_t bytes = 0;
+    if (copies_.empty()) return bytes;
+    for_each_piece(runs, [&](std::uint64_t piece) {
+      if (!proven_[piece]) bytes += piece_size(file_.size, piece);
+      return true;
+    });
+    return bytes;
+  }
+
+  /// Checks `runs` in the local copies; drops each that proves wrong.
+  Status prove(const std::vector<PieceRun>& runs, ProgressMeter& meter) {
     const std::lock_guard lock(mutex_);
     while (!copies_.empty()) {
-      if (prove(runs)) return 0;
+      MESH_ASSIGN_OR_RETURN(const bool right, prove_first(runs, meter));
+      if (right) break;
       copies_.erase(copies_.begin());
       proven_.assign(proven_.size(), false);
     }
+    return absl::OkStatus();
+  }
+
+  /// Bytes of `runs` that have to be fetched: 0 while a local copy is in use.
+  StatusOr<std::uint64_t> missing_bytes(const std::vector<PieceRun>& runs) {
+    const std::lock_guard lock(mutex_);
+    if (!copies_.empty()) return 0;
     MESH_ASSIGN_OR_RETURN(PieceStore* const store, open_store());
     if (sum_missing(*store, runs) == 0) return 0;
     MESH_RETURN_IF_ERROR(store->refresh());
@@ -87,21 +107,34 @@ class RemoteFile {
     return store_.get();
   }
 
-  /// Whether the first local copy has the right bytes in all these pieces.
-  bool prove(const std::vector<PieceRun>& runs) {
-    const fs::path& path = copies_.front();
-    const auto input = open_for_reading(path);
-    if (!input.ok()) return false;
+  /// Calls `visit` with each piece until it returns false; whether it never did.
+  template <class Visit>
+  static bool for_each_piece(const std::vector<PieceRun>& runs, const Visit& visit) {
     for (const PieceRun& run : runs) {
       for (std::uint64_t piece = run.first; piece < run.last; ++piece) {
-        if (proven_[piece]) continue;
-        const std::uint64_t offset = piece * kPieceBytes;
-        const auto bytes = read_at(*input, offset, std::min(kPieceBytes, file_.size - offset), path);
-        if (!bytes.ok() || sha256(*bytes) != file_.pieces[piece]) return false;
-        proven_[piece] = true;
+        if (!visit(piece)) return false;
       }
     }
     return true;
+  }
+
+  /// Whether the first local copy has the right bytes in all these pieces; an error only when cancelled.
+  StatusOr<bool> prove_first(const std::vector<PieceRun>& runs, ProgressMeter& meter) {
+    const fs::path& path = copies_.front();
+    const auto input = open_for_reading(path);
+    if (!input.ok()) return false;
+    Status cancelled;
+    const bool right = for_each_piece(runs, [&](std::uint64_t piece) {
+      if (proven_[piece]) return true;
+      const std::uint64_t size = piece_size(file_.size, piece);
+      const auto bytes = read_at(*input, piece * kPieceBytes, size, path);
+      if (!bytes.ok() || sha256(*bytes) != file_.pieces[piece]) return false;
+      proven_[piece] = true;
+      cancelled = meter.add(size);
+      return cancelled.ok();
+    });
+    MESH_RETURN_IF_ERROR(cancelled);
+    return right;
   }
 
   const ManifestFile& file_;
@@ -133,21 +166,35 @@ class RemoteFiles final : public ModelFiles {
 
   Status ensure(const FileRanges& wanted, const ProgressFn& progress) override {
     MESH_RETURN_IF_ERROR(check_ranges(*this, wanted));
-    std::vector<std::pair<RemoteFile*, std::vector<PieceRun>>> missing;
-    std::uint64_t total = 0;
+    struct Part {
+      RemoteFile* file;
+      std::vector<PieceRun> runs;
+    };
+    std::vector<Part> parts;
+    std::uint64_t unproven = 0;
     for (const auto& [name, ranges] : wanted) {
-      RemoteFile* const file = files_.find(name)->second.get();
-      std::vector<PieceRun> runs = touched_pieces(ranges);
-      MESH_ASSIGN_OR_RETURN(const std::uint64_t bytes, file->missing_bytes(runs));
-      if (bytes == 0) continue;
-      total += bytes;
-      missing.emplace_back(file, std::move(runs));
+      parts.push_back({files_.find(name)->second.get(), touched_pieces(ranges)});
+      unproven += parts.back().file->unproven_bytes(parts.back().runs);
     }
-    if (total > 0) MESH_RETURN_IF_ERROR(check_disk(total));
+    if (unproven > 0) {
+      ProgressMeter meter(progress, unproven);
+      for (const Part& part : parts) MESH_RETURN_IF_ERROR(part.file->prove(part.runs, meter));
+      meter.finish();
+    }
+    std::uint64_t total = 0;
+    for (const Part& part : parts) {
+      MESH_ASSIGN_OR_RETURN(const std::uint64_t bytes, part.file->missing_bytes(part.runs));
+      total += bytes;
+    }
+    if (total == 0) return absl::OkStatus();
+    MESH_RETURN_IF_ERROR(check_disk(total));
     ProgressMeter meter(progress, total);
-    for (const auto& [file, runs] : missing) {
-      if (Status status = file->fetch(runs, *source_, meter); !status.ok())
-        return with_context(status, describe());
+    for (const Part& part : parts) {
+      // A file whose local copy is in use has nothing missing.
+      MESH_ASSIGN_OR_RETURN(const std::uint64_t bytes, part.file->missing_bytes(part.runs));
+      if (bytes == 0) continue;
+      const Status status = part.file->fetch(part.runs, *source_, meter);
+      if (!status.ok()) return with_context(status, describe());
     }
     meter.finish();
     return absl::OkStatus();

@@ -27,7 +27,7 @@ class RangeSource {
 struct RemoteOptions {
   std::filesystem::path cache_folder;
   /// Local model folders and HuggingFace caches that may already hold the files; each piece used is checked
-  /// by hash.
+  /// by hash, with a progress of its own before that of the fetch.
   std::vector<std::filesystem::path> extra_roots;
   std::string description;                   // for messages
   std::uint64_t disk_reserve = 64ull << 20;  // bytes that a fetch leaves free on the disk

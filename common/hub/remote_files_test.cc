@@ -281,7 +281,10 @@ TEST_F(Remote, UsesALocalCopyWithTheRightHash) {
   const std::string hash = manifest_.find("model.safetensors")->sha256.hex();
   const fs::path blob = write("hf/models--a--b/blobs/" + hash, weights_);
   const auto files = open({folder_ / "hf"});
-  ASSERT_TRUE(ensure_weights(*files, {0, kWeightBytes}).ok());
+  Progress last;
+  ASSERT_TRUE(
+      ensure_weights(*files, {0, kWeightBytes}, [&](const Progress& progress) { last = progress; }).ok());
+  EXPECT_EQ(last.bytes_done, kWeightBytes) << "checking the copy is work, too";
   EXPECT_EQ(*files->path("model.safetensors"), blob);
   EXPECT_EQ(source_->requests, 0u);
 }
