@@ -1,6 +1,6 @@
-// Decode and prefill of one model in one process, over 1, 2 and 3 stages that hand bfloat16 on to each other, as shares
-// of this machine's read bandwidth and matrix rate, measured in the same run.
-// engine_bench --model FOLDER [--threads N] [--compute bfloat16|float32] [--sessions N]
+// Decode and prefill of one model in one process, over 1, 2 and 3 stages that hand bfloat16 on to each other,
+// as shares of this machine's read bandwidth and matrix rate, measured in the same run. engine_bench --model
+// FOLDER [--threads N] [--compute bfloat16|float32] [--sessions N] [--json]
 
 #include <fmt/format.h>
 
@@ -24,6 +24,7 @@ struct Settings {
   std::string model, compute = "bfloat16";
   unsigned threads = std::thread::hardware_concurrency();
   std::size_t sessions = 1;
+  bool json = false;
 };
 
 template <class T>
@@ -46,9 +47,11 @@ struct Session {
 
 class Stages {
  public:
-  Stages(Engine& engine, std::shared_ptr<const Shard> shard, std::uint32_t count) : engine_(engine), shard_(shard) {
+  Stages(Engine& engine, std::shared_ptr<const Shard> shard, std::uint32_t count)
+      : engine_(engine), shard_(shard) {
     const std::uint32_t layers = shard->profile().layer_count();
-    for (std::uint32_t i = 0; i < count; ++i) ranges_.push_back({layers * i / count, layers * (i + 1) / count});
+    for (std::uint32_t i = 0; i < count; ++i)
+      ranges_.push_back({layers * i / count, layers * (i + 1) / count});
   }
   Session open() {
     Session session;
@@ -97,7 +100,8 @@ struct Times {
   double token = 1e9;    // seconds of one decode step of all sessions, right after a short prompt
 };
 
-Times measure(Engine& engine, const std::shared_ptr<const Shard>& shard, std::uint32_t stages, std::size_t count) {
+Times measure(Engine& engine, const std::shared_ptr<const Shard>& shard, std::uint32_t stages,
+              std::size_t count) {
   Times best;
   Stages chain(engine, shard, stages);
   for (int round = 0; round < 3; ++round) {
@@ -136,23 +140,42 @@ void run(const Settings& settings) {
   const auto profile = must(read_model_profile(must(checkpoint->files().read_small("config.json"))));
   const double start = now();
   const auto shard = must(engine->load(*checkpoint, {}, shard_of(profile, {0, profile.layer_count()}), {}));
-  fmt::print("loaded {:.1f} MB in {:.2f} s\n", static_cast<double>(shard->bytes()) / 1e6, now() - start);
+  if (!settings.json)
+    fmt::print("loaded {:.1f} MB in {:.2f} s\n", static_cast<double>(shard->bytes()) / 1e6, now() - start);
 
   const MachineLimits limits = measure_limits(static_cast<int>(settings.threads));
-  fmt::print("{}\n", to_string(limits));
+  if (settings.json) {
+    fmt::print("{{\"read_bytes_per_s\":{:.4g},\"matrix_flops\":{:.4g},\"sessions\":{},\"stages\":[",
+               limits.read_bytes_per_s, limits.matrix_flops, settings.sessions);
+  } else {
+    fmt::print("{}\n", to_string(limits));
+  }
   const auto head_values = static_cast<double>(profile.head.matrix_values);
   double layer_values = 0;
   for (const PartSize& layer : profile.layers) layer_values += static_cast<double>(layer.matrix_values);
-  const double value_bytes = profile.matrix_format(WeightFormat::kBfloat16) == WeightFormat::kBfloat16 ? 2 : 4;
+  const double value_bytes =
+      profile.matrix_format(WeightFormat::kBfloat16) == WeightFormat::kBfloat16 ? 2 : 4;
   const double bytes = (head_values + layer_values) * value_bytes;
   for (std::uint32_t stages = 1; stages <= 3; ++stages) {
     const Times times = measure(*engine, shard, stages, settings.sessions);
-    fmt::print("{} stages: prefill {:.1f} tok/s ({:.0f} % of the matrix rate), decode of {} sessions {:.1f} tok/s "
-               "({:.2f} ms a step, {:.0f} % of the bandwidth)\n",
-               stages, kPrompt / times.prefill, 100 * 2 * layer_values * kPrompt / times.prefill / limits.matrix_flops,
-               settings.sessions, static_cast<double>(settings.sessions) / times.token, times.token * 1e3,
-               100 * bytes / times.token / limits.read_bytes_per_s);
+    const double prefill = kPrompt / times.prefill;
+    const double prefill_share = 2 * layer_values * prefill / limits.matrix_flops;
+    const double decode = static_cast<double>(settings.sessions) / times.token;
+    const double decode_share = bytes / times.token / limits.read_bytes_per_s;
+    if (settings.json) {
+      fmt::print(
+          "{}{{\"stages\":{},\"prefill_tokens_per_s\":{:.4g},\"prefill_share\":{:.3f},"
+          "\"decode_tokens_per_s\":{:.4g},\"decode_step_s\":{:.4g},\"decode_share\":{:.3f}}}",
+          stages == 1 ? "" : ",", stages, prefill, prefill_share, decode, times.token, decode_share);
+    } else {
+      fmt::print(
+          "{} stages: prefill {:.1f} tok/s ({:.0f} % of the matrix rate), decode of {} sessions {:.1f} tok/s "
+          "({:.2f} ms a step, {:.0f} % of the bandwidth)\n",
+          stages, prefill, 100 * prefill_share, settings.sessions, decode, times.token * 1e3,
+          100 * decode_share);
+    }
   }
+  if (settings.json) fmt::print("]}}\n");
 }
 
 }  // namespace
@@ -165,6 +188,7 @@ int main(int argc, char** argv) {
   app.add_option("--threads", settings.threads, "Threads");
   app.add_option("--compute", settings.compute, "bfloat16 or float32");
   app.add_option("--sessions", settings.sessions, "Sessions that decode together");
+  app.add_flag("--json", settings.json, "One JSON object instead of text");
   CLI11_PARSE(app, argc, argv);
   mesh::bench::run(settings);
 }

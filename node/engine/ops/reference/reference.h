@@ -6,10 +6,9 @@ namespace at {
 class Tensor;
 }
 
-/// The ops of node/engine/ops written with ATen, for tensors of any device and float type: what CUDA tensors
-/// run on until a kernel replaces it, and what the CPU kernels are tested against. Shapes as in the ops' own
-/// headers; formulas there too. Results have the type of x; sums are in float32 or wider as ATen does them,
-/// so rows may depend on their neighbours in the low bits.
+/// The ops of node/engine/ops written with ATen, for tensors of any device and float type: what the kernels
+/// are tested against. Shapes and formulas as in the ops' own headers. Results have the type of x; ATen
+/// chooses the order of sums, so rows may depend on their neighbours in the low bits.
 namespace mesh::ops::reference {
 
 /// x [M, in], weight [out, in], bias [out] or undefined → [M, out].
