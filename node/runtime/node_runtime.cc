@@ -11,7 +11,11 @@ namespace {
 constexpr std::uint64_t kBlockTokens = 128;  // of the engine's KV blocks
 
 LaneOptions lane_options(const NodeOptions& options) {
-  return {.url = "", .codec = options.codec, .peers = options.peers, .identity = options.identity};
+  LaneOptions lane;
+  lane.codec = options.codec;
+  lane.peers = options.peers;
+  lane.identity = options.identity;
+  return lane;
 }
 
 wire::OpenReply refused(wire::OpenCode code, std::string message) {
