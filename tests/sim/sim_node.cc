@@ -1,5 +1,7 @@
 #include "tests/sim/sim_node.h"
 
+#include <algorithm>
+
 #include "common/wire/frame.h"
 #include "common/wire/session_json.h"
 #include "common/wire/token_codec.h"
@@ -94,7 +96,9 @@ Network::Done SimNode::reply_to(Done done) {
 
 wire::OpenReply SimNode::open(const wire::OpenRequest& request) {
   std::optional<pipeline::ShardView> view;
-  if (setup_.shard.contains(request.range) && request.identity == setup_.identity) {
+  const bool held = std::any_of(setup_.shards.begin(), setup_.shards.end(),
+                                [&](const LayerRange& shard) { return shard.contains(request.range); });
+  if (held && request.identity == setup_.identity) {
     view = pipeline::ShardView{FakeEngine::kHidden, 16, 1u << 20, request.range.end == setup_.layers};
   }
   return table_->open(request, view, timeline_.now());

@@ -29,7 +29,7 @@ class SimNode {
   struct Setup {
     NodeId id;
     std::string url;
-    LayerRange shard;
+    std::vector<LayerRange> shards;
     std::uint32_t layers = 0;  ///< of the model
     ModelIdentity identity;
     pipeline::HopOptions options;
@@ -39,7 +39,7 @@ class SimNode {
   SimNode(Setup setup, Timeline& timeline, Network& network, Random& random,
           std::function<void(const std::string&)> violation);
 
-  /// Begins with nothing but its shard.
+  /// Begins with nothing but its shards.
   void start();
   /// Loses everything at once; what it had sent is still on the way.
   void crash();
@@ -53,7 +53,8 @@ class SimNode {
 
   const NodeId& id() const { return setup_.id; }
   const std::string& url() const { return setup_.url; }
-  const LayerRange& shard() const { return setup_.shard; }
+  const std::vector<LayerRange>& shards() const { return setup_.shards; }
+  void set_shards(std::vector<LayerRange> shards) { setup_.shards = std::move(shards); }
   pipeline::HopTable& table() { return *table_; }
   std::size_t caches() const { return engine_.caches(); }
   std::size_t bytes_in_use() const;

@@ -64,6 +64,33 @@ TEST(Simulator, RightTextOrAClearErrorWhateverTheNetworkAndTheNodesDo) {
   EXPECT_LE(errors * 20, sessions) << "more than one session in twenty ended with an error";
 }
 
+/// Nodes join, load and drop as the real registry, planner, desk and agents decide, and an old tracker
+/// interferes.
+Plan planned(std::uint64_t seed) {
+  Plan plan = Plan::random(seed);
+  plan.planned = true;
+  plan.stale_directives = 0.3;
+  return plan;
+}
+
+TEST(Simulator, WithRegistryPlannerAndAgentsTooTheTextIsRight) {
+  const auto [first, last] = seeds(60);
+  std::uint64_t sessions = 0, errors = 0, failovers = 0, stale = 0;
+  for (std::uint64_t seed = first; seed < last; ++seed) {
+    World world(planned(seed));
+    world.run();
+    EXPECT_EQ(joined(world.violations()), "") << replay(seed);
+    sessions += world.results().size();
+    errors += world.errors();
+    failovers += world.head_stats().failovers;
+    stale += world.stale_directives();
+  }
+  std::cout << sessions << " sessions, " << errors << " errors, " << failovers << " failovers, " << stale
+            << " directives of old epochs\n";
+  EXPECT_TRUE(stale > 0 || last - first == 1);
+  EXPECT_LE(errors * 20, sessions);
+}
+
 TEST(Simulator, ANodeRestartedAtAnyPointOfItsWorkLosesNothing) {
   for (int point = 0; point <= static_cast<int>(CrashPoint::kResultSent); ++point) {
     for (const std::size_t stage : {0u, 1u}) {
@@ -110,6 +137,18 @@ TEST(PlantedBug, DuplicateAppliedIsFound) {
 
 TEST(PlantedBug, MissingGenerationCheckIsFound) {
   EXPECT_NE(first_found({.ignore_generation = true}, 300), 0u);
+}
+
+TEST(PlantedBug, OldEpochAcceptedIsFound) {
+  std::uint64_t found = 0;
+  for (std::uint64_t seed = 1; seed <= 60 && found == 0; ++seed) {
+    Plan plan = planned(seed);
+    plan.agent_faults.accept_old_epochs = true;
+    World world(plan);
+    world.run();
+    if (!world.violations().empty()) found = seed;
+  }
+  EXPECT_NE(found, 0u);
 }
 
 TEST(PlantedBug, LostTokenMessageIsFound) {

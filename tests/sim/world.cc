@@ -40,11 +40,11 @@ class World::RandomRoutes final : public RouteSource {
       std::vector<const SimNode*> ready;
       for (const auto& node : world_.nodes_) {
         const bool excluded = std::count(wanted.excluded.begin(), wanted.excluded.end(), node->id()) > 0;
-        if (node->running() && node->shard().contains(at) && !excluded) ready.push_back(node.get());
+        if (node->running() && node->shards()[0].contains(at) && !excluded) ready.push_back(node.get());
       }
       if (ready.empty()) return std::nullopt;
       const SimNode& chosen = *ready[world_.random_.between(0, ready.size() - 1)];
-      const std::uint32_t end = std::min(chosen.shard().end, wanted.range.end);
+      const std::uint32_t end = std::min(chosen.shards()[0].end, wanted.range.end);
       hops.push_back({chosen.id(), chosen.url(), {at, end}});
       at = end;
     }
@@ -79,7 +79,6 @@ Plan Plan::random(std::uint64_t seed) {
 World::World(Plan plan) : plan_(std::move(plan)), random_(mix(plan_.seed + 1)), network_(timeline_, random_) {
   identity_ = numbered<ModelIdentity>(7);
   head_ = std::make_unique<head::HeadTable>(plan_.head_options, numbered<SessionSecret>(plan_.seed));
-  routes_ = std::make_unique<RandomRoutes>(*this);
   network_.listen(std::string(kHeadUrl), [this](const std::string& route, const std::string& body) {
     auto answer = handle(route, body);
     drain_head();
@@ -89,16 +88,29 @@ World::World(Plan plan) : plan_(std::move(plan)), random_(mix(plan_.seed + 1)), 
 }
 
 void World::make_nodes() {
-  const auto make = [&](std::size_t number, const std::string& url, const LayerRange& shard) {
-    SimNode::Setup setup{numbered<NodeId>(number), url, shard, plan_.layers, identity_, plan_.hop_options,
-                         plan_.hop_faults};
+  const auto make = [&](std::size_t number, const std::string& url, std::vector<LayerRange> shards) {
+    SimNode::Setup setup{
+        numbered<NodeId>(number), url, std::move(shards), plan_.layers, identity_, plan_.hop_options,
+        plan_.hop_faults};
     auto node = std::make_unique<SimNode>(std::move(setup), timeline_, network_, random_,
                                           [this](const std::string& what) { violation(what); });
     node->start();
     return node;
   };
-  embedded_ = make(99, "sim://head", {0, plan_.head_layers});
-  // Stages of nearly equal size over two or three nodes; the others hold spare ranges.
+  embedded_ = make(99, "sim://head", {{0, plan_.head_layers}});
+  for (std::size_t i = 0; i < plan_.nodes; ++i) {
+    nodes_.push_back(make(i, "http://node" + std::to_string(i) + ":8090", {}));
+  }
+  if (plan_.planned) {
+    make_control();
+  } else {
+    make_fixed_shards();
+    routes_ = std::make_unique<RandomRoutes>(*this);
+  }
+}
+
+/// Stages of nearly equal size over two or three nodes; the others hold spare ranges.
+void World::make_fixed_shards() {
   const std::size_t stages = std::min<std::size_t>(plan_.nodes, random_.between(2, 3));
   const std::uint32_t rest = plan_.layers - plan_.head_layers;
   for (std::size_t i = 0; i < plan_.nodes; ++i) {
@@ -110,8 +122,58 @@ void World::make_nodes() {
       shard.begin = static_cast<std::uint32_t>(random_.between(plan_.head_layers, plan_.layers - 1));
       shard.end = static_cast<std::uint32_t>(random_.between(shard.begin + 1, plan_.layers));
     }
-    nodes_.push_back(make(i, "sim://node" + std::to_string(i), shard));
+    nodes_[i]->set_shards({shard});
   }
+}
+
+void World::make_control() {
+  SimTracker::Setup setup;
+  setup.url = "http://tracker:8070";
+  setup.model.identity = identity_;
+  setup.model.name = "fake";
+  setup.model.model_type = "llama";
+  setup.model.quantization = "bfloat16";
+  setup.model.compute_type = "float32";
+  setup.model.hidden_size = FakeEngine::kHidden;
+  setup.model.layer_bytes.assign(plan_.layers, std::uint64_t{1} << 20);
+  setup.model.layer_bytes_per_token.assign(plan_.layers, 16);
+  setup.head_layers = plan_.head_layers;
+  setup.embedded = {embedded_->id(), embedded_->url(), {0, plan_.head_layers}};
+  setup.stale_directives = plan_.stale_directives;
+  auto tracker = std::make_unique<SimTracker>(std::move(setup), timeline_, network_, random_,
+                                              [this](const NodeId& node) {
+                                                head_->node_lost(node, timeline_.now());
+                                                drain_head();
+                                              });
+  tracker_ = tracker.get();
+  routes_ = std::move(tracker);
+  for (const auto& node : nodes_) {
+    agents_.push_back(std::make_unique<SimAgent>(
+        agent_setup(*node), timeline_, network_, random_,
+        [node = node.get()](const std::vector<LayerRange>& ready) { node->set_shards(ready); },
+        [this](const std::string& what) { violation(what); }));
+    agents_.back()->start();
+  }
+}
+
+SimAgent::Setup World::agent_setup(const SimNode& node) {
+  SimAgent::Setup setup;
+  setup.node = node.id();
+  setup.tracker_url = "http://tracker:8070";
+  setup.faults = plan_.agent_faults;
+  wire::Join& self = setup.self;
+  self.program_version = "0.1.0";
+  self.wire_versions = {1};
+  self.address = node.url().substr(7);
+  // Room for half of the layers up to all, beside what the planner sets aside.
+  const std::uint64_t layers = random_.between((plan_.layers + 1) / 2, plan_.layers);
+  self.memory_bytes = (std::uint64_t{68} << 20) + layers * (std::uint64_t{5} << 18);
+  self.threads = 2;
+  self.device = "cpu";
+  self.model_types = {"llama"};
+  self.quantizations = {"bfloat16"};
+  self.compute_types = {"float32"};
+  return setup;
 }
 
 void World::start_session(std::size_t prompt, std::uint32_t max_tokens, std::uint32_t chunk, bool cancel) {
@@ -157,7 +219,11 @@ void World::plan_sessions() {
 void World::crash(std::size_t index, Duration down) {
   if (!nodes_[index]->running()) return;
   nodes_[index]->crash();
-  timeline_.after(down, [this, index] { nodes_[index]->start(); });
+  if (plan_.planned) agents_[index]->stop();
+  timeline_.after(down, [this, index] {
+    nodes_[index]->start();
+    if (plan_.planned) agents_[index]->start();
+  });
 }
 
 void World::plan_faults() {
@@ -323,7 +389,14 @@ std::size_t World::errors() const {
       std::count_if(results_.begin(), results_.end(), [](const auto& r) { return !r.status.ok(); }));
 }
 
+std::uint64_t World::stale_directives() const {
+  std::uint64_t count = 0;
+  for (const auto& agent : agents_) count += agent->stale_directives();
+  return count;
+}
+
 void World::check() {
+  if (tracker_ && !tracker_->complete()) violation("the model's layers are not covered at the end");
   for (std::size_t i = 0; i < results_.size(); ++i) {
     const SessionResult& r = results_[i];
     const std::string name = "session " + std::to_string(i);

@@ -6,19 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "tests/sim/route_source.h"
+#include "tests/sim/sim_agent.h"
 #include "tests/sim/sim_node.h"
+#include "tests/sim/sim_tracker.h"
 #include "tracker/head/head_table.h"
 
 namespace mesh::sim {
-
-/// Who may run a range: the seam where a registry and a router take the place of this one, which knows at
-/// once who is up, and picks at random.
-class RouteSource {
- public:
-  virtual ~RouteSource() = default;
-  /// Hops for exactly wanted.range, or nothing for now. The first hop of a first route is the embedded node.
-  virtual std::optional<std::vector<wire::HopAddress>> route(const head::RouteWanted& wanted) = 0;
-};
 
 struct Plan {
   std::uint64_t seed = 0;
@@ -32,6 +26,9 @@ struct Plan {
   double step_failures_per_minute = 0;
   double cancels = 0;  ///< share of sessions whose client leaves
   Duration faults_last = std::chrono::seconds(20);
+  bool planned = false;  ///< nodes join, load and drop as registry and planner say; else fixed shards
+  double stale_directives = 0;
+  AgentFaults agent_faults;
   pipeline::HopOptions hop_options;
   pipeline::HopFaults hop_faults;
   head::HeadOptions head_options;
@@ -60,6 +57,7 @@ class World {
   const std::vector<std::string>& violations() const { return violations_; }
   const std::vector<SessionResult>& results() const { return results_; }
   std::size_t errors() const;
+  std::uint64_t stale_directives() const;
   head::HeadStats head_stats() const { return head_->stats(); }
   std::uint64_t events() const { return timeline_.events(); }
 
@@ -73,6 +71,9 @@ class World {
   class RandomRoutes;
 
   void make_nodes();
+  void make_fixed_shards();
+  void make_control();
+  SimAgent::Setup agent_setup(const SimNode& node);
   void plan_sessions();
   void plan_faults();
   void drain_head();
@@ -94,6 +95,8 @@ class World {
   std::vector<std::unique_ptr<SimNode>> nodes_;
   std::unique_ptr<head::HeadTable> head_;
   std::unique_ptr<RouteSource> routes_;
+  SimTracker* tracker_ = nullptr;  ///< routes_, when planned
+  std::vector<std::unique_ptr<SimAgent>> agents_;
   std::map<SessionId, std::size_t> index_;
   std::vector<SessionResult> results_;
   std::vector<std::string> violations_;
