@@ -72,6 +72,7 @@ std::uint64_t Board::free_bytes(std::size_t node, std::size_t without) const {
 bool Board::fits(std::size_t node, std::size_t model, LayerRange range) const {
   const ModelProfile& what = (*models_)[model];
   if (range.empty() || !what.may_split_at(range.begin) || !what.may_split_at(range.end)) return false;
+  if (options_->max_node_layers != 0 && range.size() > options_->max_node_layers) return false;
   return shard_bytes(what, range, options_->budget) + loading_bytes(what, range) <= free_bytes(node, model);
 }
 

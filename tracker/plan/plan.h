@@ -82,7 +82,8 @@ struct Plan {
 
 struct PlanOptions {
   MemoryBudget budget;
-  std::uint32_t max_copies = 0;  ///< of a layer; 0: as many as memory allows
+  std::uint32_t max_copies = 0;       ///< of a layer; 0: as many as memory allows
+  std::uint32_t max_node_layers = 0;  ///< of one model at one node; 0: as many as fit
 };
 
 /// Coverage first: every gap of every wanted model (in the given order) is filled before any second copy.

@@ -102,6 +102,13 @@ TEST(Plan, CopiesAreLimitedWhenAsked) {
   EXPECT_THAT(result.target, ElementsAre(at(1, 1, {0, 6})));
 }
 
+TEST(Plan, LayersOfOneNodeAreLimitedWhenAsked) {
+  PlanOptions options = bare();
+  options.max_node_layers = 3;
+  const Plan result = plan({model(1, 6)}, {holder(1, 9), holder(2, 9)}, {}, options);
+  EXPECT_THAT(result.target, ElementsAre(at(1, 1, {0, 3}), at(2, 1, {3, 6})));
+}
+
 TEST(Plan, NoCopiesWhileAGapIsOpen) {
   const Plan result = plan({model(1, 2), model(2, 9)}, {holder(1, 2), holder(2, 5)});
   EXPECT_THAT(result.target, ElementsAre(at(1, 1, {0, 2}), at(2, 2, {0, 5})));

@@ -1,0 +1,325 @@
+#include "tracker/runtime/head_loop.h"
+
+#include <future>
+#include <utility>
+
+#include "common/identity/random.h"
+#include "common/net/error_response.h"
+#include "common/wire/session_json.h"
+#include "common/wire/token_codec.h"
+
+namespace mesh::tracker {
+namespace {
+
+/// The head thread answers within microseconds; this bounds the wait when the program ends.
+constexpr auto kHeadPatience = std::chrono::seconds(5);
+constexpr auto kIdle = std::chrono::seconds(1);
+
+Status ended() {
+  return error(StatusCode::kUnavailable, "the tracker is stopping");
+}
+
+}  // namespace
+
+class HeadLoop::Handle final : public gateway::Answer {
+ public:
+  Handle(HeadLoop& loop, const SessionId& session, std::shared_ptr<AnswerQueue> queue)
+      : loop_(loop), session_(session), queue_(std::move(queue)) {}
+  ~Handle() override { interrupt(); }
+
+  std::optional<gateway::Event> next(TimePoint deadline) override { return queue_->next(deadline); }
+  void interrupt() override {
+    if (queue_->interrupt()) loop_.post([&loop = loop_, session = session_] { loop.cancel(session); });
+  }
+
+ private:
+  HeadLoop& loop_;
+  const SessionId session_;
+  const std::shared_ptr<AnswerQueue> queue_;
+};
+
+HeadLoop::HeadLoop(Options options, Routes& routes, PeerCalls& peers, log::Logger log)
+    : options_(std::move(options)),
+      mesh_(routes),
+      peers_(peers),
+      log_(std::move(log)),
+      table_(options_.head, random_id<SessionSecret>()) {}
+
+void HeadLoop::run(Node& node) {
+  node_ = &node;
+  thread_ = std::thread([this] { loop(); });
+}
+
+void HeadLoop::stop() {
+  work_.close();
+  if (thread_.joinable()) thread_.join();
+}
+
+bool HeadLoop::post(Work work) {
+  return work_.push(std::move(work));
+}
+
+void HeadLoop::loop() {
+  while (true) {
+    const auto wake = table_.next_wakeup();
+    const TimePoint latest = now() + kIdle;
+    auto work = work_.pop_until(wake ? std::min(*wake, latest) : latest);
+    if (!work && work_.closed()) break;
+    // Everything that waits goes in before the actions come out, so that a burst of tokens makes one batch of
+    // frames.
+    for (int taken = 0; work; ++taken) {
+      (*work)();
+      work = taken < 256 ? work_.try_pop() : std::nullopt;
+    }
+    table_.tick(now());
+    for (auto actions = table_.take_actions(); !actions.empty(); actions = table_.take_actions()) {
+      for (const head::HeadAction& action : actions) carry_out(action);
+    }
+    failovers_ = table_.stats().failovers;
+  }
+  for (const auto& [session, queue] : answers_) queue->push(gateway::End{ended(), gateway::EndReason::kStop});
+}
+
+StatusOr<std::shared_ptr<gateway::Answer>> HeadLoop::ask(gateway::Ask ask) {
+  if (draining_ || work_.closed()) return ended();
+  MESH_RETURN_IF_ERROR(mesh_.available(ask.identity));
+  if (sessions_.fetch_add(1) >= options_.max_sessions) {
+    --sessions_;
+    return error(StatusCode::kResourceExhausted,
+                 "{} answers are running, the most that this tracker takes at once", options_.max_sessions);
+  }
+  const auto session = random_id<SessionId>();
+  auto queue = std::make_shared<AnswerQueue>();
+  post([this, session, queue, ask = std::move(ask)]() mutable { begin(session, std::move(ask), queue); });
+  return std::make_shared<Handle>(*this, session, queue);
+}
+
+void HeadLoop::begin(const SessionId& session, gateway::Ask ask, std::shared_ptr<AnswerQueue> queue) {
+  answers_[session] = queue;
+  log_.with_session(session)
+      .with_request(ask.request_id)
+      .debug("session of {} tokens begins", ask.prompt.size());
+  head::StartRequest request;
+  request.session = session;
+  request.identity = ask.identity;
+  request.layers = options_.layer_counts.at(ask.identity);
+  request.prompt = std::move(ask.prompt);
+  request.max_tokens = ask.max_tokens;
+  request.eos_ids = std::move(ask.eos_ids);
+  request.sampling = ask.sampling;
+  if (const Status started = table_.start(std::move(request), now()); !started.ok()) {
+    queue->push(gateway::End{started, gateway::EndReason::kStop});
+    forget(session);
+  }
+}
+
+void HeadLoop::cancel(const SessionId& session) {
+  if (!answers_.contains(session)) return;
+  table_.cancel(session, now());
+  forget(session);
+}
+
+void HeadLoop::forget(const SessionId& session) {
+  if (answers_.erase(session) != 0) --sessions_;
+}
+
+void HeadLoop::carry_out(const head::HeadAction& action) {
+  struct Visitor {
+    HeadLoop& loop;
+    void operator()(const head::RouteWanted& a) const { loop.route(a); }
+    void operator()(const head::OpenHop& a) const { loop.open(a); }
+    void operator()(const head::AskCursor& a) const { loop.ask_cursor(a); }
+    void operator()(const head::RenewLease& a) const { loop.renew(a); }
+    void operator()(const head::CloseHop& a) const { loop.close(a); }
+    void operator()(const head::SendIds& a) const { loop.send_ids(a); }
+    void operator()(const head::TokenReady& a) const { loop.deliver(a); }
+    void operator()(const head::Finished& a) const { loop.finish(a); }
+  };
+  std::visit(Visitor{*this}, action);
+}
+
+void HeadLoop::route(const head::RouteWanted& wanted) {
+  auto hops = mesh_.find(wanted);
+  if (hops.ok()) {
+    for (const wire::HopAddress& hop : *hops) {
+      log_.with_session(wanted.session).debug("layers {} at {}", to_string(hop.range), hop.url);
+    }
+    table_.route_found(wanted.session, wanted.request, *std::move(hops), now());
+  } else if (wanted.first) {
+    table_.route_failed(wanted.session, wanted.request, hops.status(), now());
+  } else {
+    log_.with_session(wanted.session).warning("waiting for a replacement: {}", message_of(hops.status()));
+  }
+}
+
+void HeadLoop::open(const head::OpenHop& action) {
+  if (action.ref.index == 0) {
+    table_.open_answered(action.ref, node_->open(action.request), now());
+    return;
+  }
+  const auto answer = [this, ref = action.ref](StatusOr<std::string> body) {
+    StatusOr<wire::OpenReply> reply = body.ok() ? wire::read_open_reply(*body) : body.status();
+    post([this, ref, reply = std::move(reply)] { table_.open_answered(ref, reply, now()); });
+  };
+  const auto key = mesh_.key_of(action.to.node);
+  if (!key) return answer(error(StatusCode::kUnavailable, "node {} left", action.to.node.hex()));
+  const auto sealed = seal(*key, action.request.secret.view());
+  if (!sealed.ok()) return answer(sealed.status());
+  wire::OpenRequest bare = action.request;
+  bare.secret = {};
+  peers_.post(action.to.url, wire::kOpenRoute, wire::write_open(bare, *sealed), answer);
+}
+
+void HeadLoop::ask_cursor(const head::AskCursor& action) {
+  wire::CursorsRequest request;
+  request.hops.push_back({action.ref.session, action.to.range.begin});
+  const auto only = [](const wire::CursorsReply& reply) -> StatusOr<wire::CursorEntry> {
+    if (reply.hops.size() == 1) return reply.hops.front();
+    return error(StatusCode::kUnavailable, "one cursor was asked for, {} came", reply.hops.size());
+  };
+  if (action.ref.index == 0) {
+    table_.cursor_answered(action.ref, only(node_->cursors(request)), now());
+    return;
+  }
+  peers_.post(action.to.url, wire::kCursorsRoute, wire::write_cursors(request),
+              [this, ref = action.ref, only](StatusOr<std::string> body) {
+                StatusOr<wire::CursorEntry> entry = body.status();
+                if (body.ok()) {
+                  const auto reply = wire::read_cursors_reply(*body);
+                  entry = reply.ok() ? only(*reply) : reply.status();
+                }
+                post([this, ref, entry = std::move(entry)] { table_.cursor_answered(ref, entry, now()); });
+              });
+}
+
+void HeadLoop::renew(const head::RenewLease& action) {
+  wire::RenewRequest request;
+  request.sessions.push_back(action.ref.session);
+  request.lease_ms = action.lease_ms;
+  if (action.ref.index == 0) {
+    table_.renew_answered(action.ref, node_->renew(request).unknown.empty(), now());
+    return;
+  }
+  peers_.post(
+      action.to.url, wire::kRenewRoute, wire::write_renew(request),
+      [this, ref = action.ref](StatusOr<std::string> body) {
+        if (!body.ok()) return;  // steps find out whether the hop lives
+        const auto reply = wire::read_renew_reply(*body);
+        if (!reply.ok()) return;
+        post([this, ref, known = reply->unknown.empty()] { table_.renew_answered(ref, known, now()); });
+      });
+}
+
+void HeadLoop::close(const head::CloseHop& action) {
+  if (action.ref.index == 0) {
+    node_->close(action.request);
+    table_.close_answered(action.ref, absl::OkStatus(), now());
+    return;
+  }
+  peers_.post(action.to.url, wire::kCloseRoute, wire::write_close(action.request),
+              [this, ref = action.ref](StatusOr<std::string> body) {
+                post([this, ref, status = body.status()] { table_.close_answered(ref, status, now()); });
+              });
+}
+
+void HeadLoop::send_ids(const head::SendIds& action) {
+  std::vector<Arrival> arrivals;
+  arrivals.push_back({action.segment, true});
+  const auto answers = node_->accept(std::move(arrivals));
+  if (answers.size() == 1) table_.ids_answered(action.ref, answers.front(), now());
+}
+
+void HeadLoop::deliver(const head::TokenReady& token) {
+  const auto found = answers_.find(token.session);
+  if (found != answers_.end()) found->second->push(gateway::Token{token.token, token.is_eos});
+}
+
+void HeadLoop::finish(const head::Finished& finished) {
+  const auto found = answers_.find(finished.session);
+  if (found == answers_.end()) return;
+  gateway::End end;
+  end.reason = finished.reason == head::FinishReason::kLength ? gateway::EndReason::kLength
+                                                              : gateway::EndReason::kStop;
+  if (finished.reason == head::FinishReason::kError) {
+    end.status = finished.status;
+    if (end.status.ok()) end.status = error(StatusCode::kInternal, "the session failed without a reason");
+    log_.with_session(finished.session).warning("session failed: {}", message_of(end.status));
+  }
+  found->second->push(end);
+  forget(finished.session);
+}
+
+std::vector<wire::TokenAnswer> HeadLoop::on_tokens(const std::vector<wire::TokenMessage>& tokens) {
+  auto answers = std::make_shared<std::promise<std::vector<wire::TokenAnswer>>>();
+  auto result = answers->get_future();
+  const bool posted = post([this, tokens, answers] {
+    std::vector<wire::TokenAnswer> list;
+    for (const wire::TokenMessage& token : tokens) list.push_back(table_.token(token, now()));
+    answers->set_value(std::move(list));
+  });
+  if (!posted || result.wait_for(kHeadPatience) != std::future_status::ready) return {};
+  return result.get();
+}
+
+void HeadLoop::on_report(const wire::Report& report) {
+  post([this, report] { table_.report(options_.self, report, now()); });
+}
+
+void HeadLoop::on_cursor(const wire::CursorEntry& cursor) {
+  post([this, cursor] {
+    head::HopRef ref;
+    ref.session = cursor.hop.session;
+    ref.generation = cursor.cursor.generation;
+    table_.cursor_answered(ref, cursor, now());
+  });
+}
+
+void HeadLoop::node_lost(const NodeId& node) {
+  post([this, node] { table_.node_lost(node, now()); });
+}
+
+std::vector<wire::TokenAnswer> HeadLoop::take_tokens(const std::vector<wire::ReceivedToken>& tokens) {
+  std::vector<wire::TokenAnswer> list;
+  for (const wire::ReceivedToken& token : tokens) {
+    const auto secret = table_.secret(token.message.session, token.message.generation);
+    if (secret && !wire::mac_fits(token, *secret)) {
+      list.push_back({token.message.session, token.message.position, wire::TokenCode::kBadMac});
+    } else {
+      // Without a secret the session or generation is not current: the table only ever refuses it.
+      list.push_back(table_.token(token.message, now()));
+    }
+  }
+  return list;
+}
+
+net::Response HeadLoop::handle_tokens(net::Request& request) {
+  auto body = std::make_shared<std::string>(std::move(request.body));
+  auto tokens = wire::parse_tokens(*body);
+  if (!tokens.ok()) return net::error_response(tokens.status());
+  auto answers = std::make_shared<std::promise<std::vector<wire::TokenAnswer>>>();
+  auto result = answers->get_future();
+  const bool posted =
+      post([this, body, tokens = *std::move(tokens), answers] { answers->set_value(take_tokens(tokens)); });
+  if (!posted || result.wait_for(kHeadPatience) != std::future_status::ready)
+    return net::error_response(ended());
+  return net::Response::binary(wire::encode_token_answers(result.get()), wire::kAnswersContentType);
+}
+
+net::Response HeadLoop::handle_report(net::Request& request) {
+  const auto report = wire::read_report(request.body);
+  if (!report.ok()) return net::error_response(report.status());
+  const auto from = NodeId::parse(request.principal);
+  if (!from) return net::error_response(error(StatusCode::kUnauthenticated, "a report must be signed"));
+  post([this, report = *report, from = *from] { table_.report(from, report, now()); });
+  return net::Response::json(json::Object{});
+}
+
+std::vector<net::Route> HeadLoop::routes() {
+  constexpr std::size_t kBody = net::limits::kDefaultBodyBytes;
+  return {{"POST", std::string(wire::kTokensRoute), net::Access::kSession,
+           [this](net::Request& request) { return handle_tokens(request); }, kBody, false},
+          {"POST", std::string(wire::kReportRoute), net::Access::kNode,
+           [this](net::Request& request) { return handle_report(request); }, kBody, false}};
+}
+
+}  // namespace mesh::tracker

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "common/base/bounded_queue.h"
+#include "common/log/log.h"
+#include "common/net/server.h"
+#include "common/wire/token_codec.h"
+#include "node/node.h"
+#include "tracker/gateway/backend.h"
+#include "tracker/head/head_table.h"
+#include "tracker/runtime/answer_queue.h"
+#include "tracker/runtime/peer_calls.h"
+
+namespace mesh::tracker {
+
+/// What the head must know of the mesh. Called from the head thread; must not wait.
+class Routes {
+ public:
+  virtual ~Routes() = default;
+  /// Hops for the asked layers; kUnavailable when some layer has no ready copy.
+  virtual StatusOr<std::vector<wire::HopAddress>> find(const head::RouteWanted& wanted) = 0;
+  /// The key to which a session's secret is sealed; none when the node is not known.
+  virtual std::optional<PublicKey> key_of(const NodeId& node) = 0;
+  /// OK when a session of the model could begin now; else kUnavailable with the layers that are missing.
+  virtual Status available(const ModelIdentity& identity) = 0;
+};
+
+/// The thread that owns the HeadTable. It calls the embedded node directly and other hops through PeerCalls;
+/// it never waits for another program. Requests' threads and HTTP threads hand it events.
+class HeadLoop final : public gateway::Backend, public HeadSink {
+ public:
+  struct Options {
+    head::HeadOptions head;
+    NodeId self;
+    std::size_t max_sessions = 256;
+    std::vector<gateway::Model> models;
+    std::map<ModelIdentity, std::uint32_t> layer_counts;
+  };
+  HeadLoop(Options options, Routes& routes, PeerCalls& peers, log::Logger log);
+  ~HeadLoop() override { stop(); }
+
+  /// `node`: the embedded one, which has this object as its sink. Call once, before anything is asked.
+  void run(Node& node);
+  /// Ends running answers with kUnavailable and joins the thread.
+  void stop();
+
+  // gateway::Backend
+  const std::vector<gateway::Model>& models() const override { return options_.models; }
+  StatusOr<std::shared_ptr<gateway::Answer>> ask(gateway::Ask ask) override;
+  /// Refuses new sessions from now on.
+  void drain() { draining_ = true; }
+
+  // HeadSink: from the embedded node's own thread.
+  std::vector<wire::TokenAnswer> on_tokens(const std::vector<wire::TokenMessage>& tokens) override;
+  void on_report(const wire::Report& report) override;
+  void on_cursor(const wire::CursorEntry& cursor) override;
+
+  /// POST /mesh/v1/tokens and /mesh/v1/sessions/report.
+  std::vector<net::Route> routes();
+  void node_lost(const NodeId& node);
+
+  std::size_t sessions() const { return sessions_; }
+  std::uint64_t failovers() const { return failovers_; }
+
+ private:
+  class Handle;
+  using Work = std::function<void()>;
+
+  /// False when the loop has ended; `work` is then dropped.
+  bool post(Work work);
+  void loop();
+  void carry_out(const head::HeadAction& action);
+  void route(const head::RouteWanted& wanted);
+  void open(const head::OpenHop& action);
+  void ask_cursor(const head::AskCursor& action);
+  void renew(const head::RenewLease& action);
+  void close(const head::CloseHop& action);
+  void send_ids(const head::SendIds& action);
+  void deliver(const head::TokenReady& token);
+  void finish(const head::Finished& finished);
+  void begin(const SessionId& session, gateway::Ask ask, std::shared_ptr<AnswerQueue> queue);
+  void cancel(const SessionId& session);
+  void forget(const SessionId& session);
+  std::vector<wire::TokenAnswer> take_tokens(const std::vector<wire::ReceivedToken>& tokens);
+  net::Response handle_tokens(net::Request& request);
+  net::Response handle_report(net::Request& request);
+  TimePoint now() const { return clock_.now(); }
+
+  const Options options_;
+  Routes& mesh_;
+  PeerCalls& peers_;
+  const log::Logger log_;
+  const SteadyClock clock_;
+  head::HeadTable table_;
+  Node* node_ = nullptr;
+  BoundedQueue<Work> work_{1 << 16};
+  std::map<SessionId, std::shared_ptr<AnswerQueue>> answers_;
+  std::atomic<std::size_t> sessions_ = 0;
+  std::atomic<std::uint64_t> failovers_ = 0;
+  std::atomic<bool> draining_ = false;
+  std::thread thread_;
+};
+
+}  // namespace mesh::tracker

@@ -1,0 +1,139 @@
+#include "tracker/settings.h"
+
+#include <charconv>
+#include <cstdlib>
+
+#include "common/net/address.h"
+#include "common/net/url.h"
+
+namespace mesh::tracker {
+namespace {
+
+constexpr std::int64_t kMostLayers = 100'000;
+
+std::string state_folder() {
+  const char* given = std::getenv("XDG_STATE_HOME");
+  if (given != nullptr && *given == '/') return std::string(given) + "/meshnet/tracker";
+  const char* home = std::getenv("HOME");
+  return std::string(home != nullptr && *home == '/' ? home : "/tmp") + "/.local/state/meshnet/tracker";
+}
+
+/// kReserved for an address that names no single host, such as 0.0.0.0.
+StatusOr<net::AddressKind> kind_of(std::string_view option, const std::string& listen) {
+  const auto at = net::HostPort::parse(listen);
+  const auto kind = at.ok() ? net::classify_address(at->host == "localhost" ? "127.0.0.1" : at->host)
+                            : StatusOr<net::AddressKind>(at.status());
+  if (kind.ok()) return kind;
+  return error(StatusCode::kInvalidArgument,
+               "--{} {} is not a numeric address and a port, such as 0.0.0.0:8080", option, listen);
+}
+
+Status needs(std::string_view option, const std::string& listen, const std::string& key,
+             std::string_view key_option, std::string_view why) {
+  MESH_ASSIGN_OR_RETURN(const net::AddressKind kind, kind_of(option, listen));
+  if (kind == net::AddressKind::kLoopback || !key.empty()) return absl::OkStatus();
+  return error(StatusCode::kInvalidArgument,
+               "--{} {} can be reached from other machines, so --{} is needed ({}); or listen on 127.0.0.1",
+               option, listen, key_option, why);
+}
+
+Status parse_head_layers(std::string_view text, std::optional<std::uint32_t>& layers) {
+  if (text == "auto") {
+    layers.reset();
+    return absl::OkStatus();
+  }
+  std::uint32_t value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (code != std::errc() || end != text.data() + text.size() || value > kMostLayers) {
+    return error(StatusCode::kInvalidArgument, "expected auto or a number of layers");
+  }
+  layers = value;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<std::string> TrackerSettings::api_keys() const {
+  std::vector<std::string> keys;
+  for (std::size_t at = 0; at < api_key.size();) {
+    const std::size_t comma = std::min(api_key.find(',', at), api_key.size());
+    if (comma > at) keys.push_back(api_key.substr(at, comma - at));
+    at = comma + 1;
+  }
+  return keys;
+}
+
+void declare_tracker_settings(config::Settings& settings, TrackerSettings& values) {
+  settings.list("model", values.models, "model to serve, PATH_OR_ID[@REVISION]; may be given several times")
+      .text("listen", values.listen, "ADDRESS:PORT for clients: the OpenAI API and a page")
+      .text("mesh-listen", values.mesh_listen, "ADDRESS:PORT for nodes")
+      .text("mesh-advertise", values.mesh_advertise,
+            "HOST:PORT where nodes reach --mesh-listen; default: that address")
+      .text("admin-listen", values.admin_listen, "ADDRESS:PORT for metrics and coverage")
+      .text("data-dir", values.data_dir, "where this tracker's key, store and hashes are kept")
+      .choice("device", values.device, {"auto", "cpu", "cuda"}, "where the head's layers run")
+      .choice("dtype", values.dtype, {"auto", "bfloat16", "float32"}, "compute type of the models served")
+      .optional_size("memory", values.memory,
+                     "most memory for the head's layers and caches; auto: what is free less 1 GiB")
+      .integer("threads", values.threads, 0, 1024, "CPU threads of a step; 0: cores divided by programs")
+      .custom(
+          "head-layers", "auto",
+          [&values](std::string_view text) { return parse_head_layers(text, values.head_layers); },
+          "layers of each model that the tracker itself runs; auto: as many as fit")
+      .integer("max-node-layers", values.max_node_layers, 0, kMostLayers,
+               "most layers of one model that a node is given; 0: as many as fit")
+      .integer("max-copies", values.max_copies, 0, 1000, "most copies of a layer; 0: as memory allows")
+      .integer("max-sessions", values.max_sessions, 1, 100'000, "answers that run at once; more get 429")
+      .size("session-tokens", values.session_tokens,
+            "tokens of all sessions for which nodes' memory is planned")
+      .secret("api-key", values.api_key,
+              "keys of clients, separated by commas; none: everybody on this machine")
+      .text("join-key-file", values.join_key_file,
+            "file with the join key of nodes; made when it is not there")
+      .secret("admin-key", values.admin_key, "key for metrics and coverage from other machines")
+      .choice("wire-codec", values.wire_codec, {"auto", "zstd", "split", "identity"},
+              "coding of activations on the wire")
+      .text("allow-peers", values.allow_peers,
+            "kinds of addresses that nodes may have: public,private,loopback,cgnat,link-local")
+      .duration("heartbeat", values.heartbeat, "how often nodes report")
+      .duration("lease", values.lease, "how long a silent node counts as there")
+      .duration("drain", values.drain, "how long running answers get when the tracker is stopped")
+      .duration("replacement-wait", values.replacement_wait, "how long an answer waits for a lost layer")
+      .choice("log-level", values.log_level, {"debug", "info", "warning", "error", "off"}, "what is logged")
+      .choice("log-format", values.log_format, {"text", "json"}, "how it is logged");
+}
+
+Status complete_tracker_settings(TrackerSettings& values) {
+  if (values.models.empty()) {
+    return error(StatusCode::kInvalidArgument,
+                 "no model: give --model with the folder of a HuggingFace SafeTensors model, or its id if it "
+                 "is in the "
+                 "HuggingFace cache");
+  }
+  MESH_RETURN_IF_ERROR(
+      needs("listen", values.listen, values.api_key, "api-key", "a secret of your own for clients"));
+  MESH_RETURN_IF_ERROR(needs("mesh-listen", values.mesh_listen, values.join_key_file, "join-key-file",
+                             "a file, which is made with a fresh key when it is not there"));
+  MESH_RETURN_IF_ERROR(needs("admin-listen", values.admin_listen, values.admin_key, "admin-key",
+                             "a secret of your own for operators"));
+  MESH_ASSIGN_OR_RETURN(const net::AddressKind mesh, kind_of("mesh-listen", values.mesh_listen));
+  if (values.mesh_advertise.empty()) {
+    if (mesh == net::AddressKind::kReserved) {
+      return error(StatusCode::kInvalidArgument,
+                   "--mesh-listen {} names no single address, so say with --mesh-advertise HOST:PORT where "
+                   "nodes reach it",
+                   values.mesh_listen);
+    }
+    values.mesh_advertise = values.mesh_listen;
+  }
+  MESH_ASSIGN_OR_RETURN(const net::HostPort advertised, net::HostPort::parse(values.mesh_advertise));
+  if (advertised.port == 0)
+    return error(StatusCode::kInvalidArgument, "--mesh-listen needs a port of its own, not 0");
+  if (values.lease < 2 * values.heartbeat) {
+    return error(StatusCode::kInvalidArgument, "--lease must be at least twice --heartbeat");
+  }
+  if (values.data_dir.empty()) values.data_dir = state_folder();
+  return absl::OkStatus();
+}
+
+}  // namespace mesh::tracker
