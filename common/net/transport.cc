@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 
 #include "common/net/address.h"
@@ -65,6 +66,8 @@ void CancelSignal::clear() {
 }
 
 StatusOr<std::unique_ptr<TlsRoots>> TlsRoots::load(const std::string& ca_file) {
+  // OpenSSL cannot ask for errors instead of signals write by write.
+  std::signal(SIGPIPE, SIG_IGN);
   std::unique_ptr<TlsRoots> roots(new TlsRoots(SSL_CTX_new(TLS_client_method())));
   if (roots->context_ == nullptr) return error(StatusCode::kInternal, "TLS: {}", tls_error());
   SSL_CTX_set_min_proto_version(roots->context_, TLS1_2_VERSION);

@@ -37,7 +37,7 @@ class CancelSignal {
 /// Trusted roots for https, shared by a client's connections.
 class TlsRoots {
  public:
-  /// The system's roots when `ca_file` is empty.
+  /// The system's roots when `ca_file` is empty. Makes the process ignore SIGPIPE.
   static StatusOr<std::unique_ptr<TlsRoots>> load(const std::string& ca_file);
   ~TlsRoots();
   ssl_ctx_st* context() const { return context_; }
