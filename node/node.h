@@ -119,7 +119,7 @@ class Node {
   virtual ~Node() = default;
 
   // Sessions: what the routes of proto-docs/http.md call after their checks, and the tracker calls for its
-  // hop 0. kUnavailable answers mean that the node stops.
+  // hop 0. A node that stops answers kDraining and kUnknownSession.
   virtual wire::OpenReply open(const wire::OpenRequest& request) = 0;
   virtual void close(const wire::CloseRequest& request) = 0;
   virtual wire::CursorsReply cursors(const wire::CursorsRequest& request) = 0;

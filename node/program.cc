@@ -181,6 +181,11 @@ class NodeProgram {
         {"GET", "/metrics", net::Access::kAdmin, [this](net::Request&) { return metrics(); }, 0, false});
     net::ServerOptions options;
     options.listen = settings_.listen;
+    options.observer = [log = log_](const net::RequestRecord& record) {
+      log.with_request(record.request_id)
+          .debug("{} {} {} from {} in {} µs", record.method, record.route, record.status, record.remote_ip,
+                 std::chrono::duration_cast<std::chrono::microseconds>(record.took).count());
+    };
     MESH_ASSIGN_OR_RETURN(
         server_, net::Server::start(options, std::move(routes), std::make_shared<NodeAccess>(join_key_)));
     log_.info("listening on {}", server_->address());

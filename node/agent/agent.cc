@@ -314,7 +314,7 @@ void AgentCore::begin_next(TimePoint now) {
       effects_.push_back(BeginLoad{directive.id, *model, directive.layers});
     } else {
       if (held == shards_.end()) {
-        finish(directive.id, wire::DirectiveState::kDone, "");
+        finish_missing_drop(directive);
         continue;
       }
       say(Say::Level::kInfo, "draining and dropping " + shard_name(model, directive.layers));
@@ -323,6 +323,19 @@ void AgentCore::begin_next(TimePoint now) {
     unacknowledged_[directive.id] = {directive.id, wire::DirectiveState::kWorking, ""};
     active_ = next;
   }
+}
+
+void AgentCore::finish_missing_drop(const wire::Directive& directive) {
+  for (const wire::ShardStatus& shard : shards_) {
+    const LayerRange& has = shard.layers;
+    if (shard.model != directive.model || has.end <= directive.layers.begin ||
+        directive.layers.end <= has.begin)
+      continue;
+    return finish(directive.id, wire::DirectiveState::kFailed,
+                  fmt::format("this node holds {}, which cannot be cut to {}: a shard is dropped whole",
+                              to_string(has), to_string(directive.layers)));
+  }
+  finish(directive.id, wire::DirectiveState::kDone, "");
 }
 
 void AgentCore::on_directive_ended(TimePoint now, const wire::DirectiveId& id, const Status& result) {

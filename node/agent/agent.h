@@ -133,6 +133,8 @@ class AgentCore {
   Status verdict(const wire::Directive& directive) const;
   Status verdict_load(const wire::Directive& directive, const wire::CatalogueEntry& model) const;
   void begin_next(TimePoint now);
+  /// No shard has exactly the layers of a DROP: done if they are not held at all.
+  void finish_missing_drop(const wire::Directive& directive);
   void finish(const wire::DirectiveId& id, wire::DirectiveState state, const std::string& message);
   const wire::CatalogueEntry* find_model(const ModelIdentity& model) const;
   void say(Say::Level level, std::string text);

@@ -318,6 +318,17 @@ TEST_F(AgentTest, WhatIsHeldIsNotLoadedAndWhatIsGoneIsNotDropped) {
   EXPECT_EQ(reported(1)->state, wire::DirectiveState::kDone);
 }
 
+TEST_F(AgentTest, AShardIsNeverCutShorter) {
+  join_at_once();
+  core_.set_shards({{kModel, {0, 6}, wire::ShardState::kReady, 8, 8}});
+  CheckedDirective drop = load(2, {3, 6});
+  drop.directive.kind = wire::DirectiveKind::kDropShard;
+  answer(beat(), {drop});
+  const auto status = reported(2);
+  EXPECT_EQ(status->state, wire::DirectiveState::kFailed);
+  EXPECT_THAT(status->message, HasSubstr("[0, 6)"));
+}
+
 TEST_F(AgentTest, DrainingRefusesLoadsAndLeavesWithAGoodbye) {
   join_at_once();
   core_.begin_drain(now());

@@ -328,7 +328,10 @@ Status NodeRuntime::load_shard(const std::shared_ptr<hub::Checkpoint>& files, co
 
 Status NodeRuntime::drop_shard(const ModelIdentity& identity, const LayerRange& range) {
   MESH_RETURN_IF_ERROR(shards_.begin_drain(identity, range));
-  book_.wait_unused(identity, range, now() + options_.drain);
+  // Sessions go on without a pause when another shard holds the same layers.
+  if (shards_.find_open(identity, range, range.begin == 0) == nullptr) {
+    book_.wait_unused(identity, range, now() + options_.drain);
+  }
   shards_.remove(identity, range);
   return absl::OkStatus();
 }

@@ -107,7 +107,7 @@ wire::OpenRequest TestHead::request(const Session& session, const std::vector<Te
   request.identity = identity_;
   request.range = route[index]->layers();
   request.takes_ids = index == 0;
-  request.max_tokens = 1024;
+  request.max_tokens = 2048;
   if (index + 1 < route.size()) {
     request.next = route[index + 1]->address();
   } else {
