@@ -20,6 +20,8 @@ constexpr json::Limits kFileLimits{.max_bytes = 16u << 20};
 /// The tokens that transformers hands to templates by name.
 constexpr std::array kTokens = {"bos_token", "eos_token", "unk_token", "sep_token",
                                 "pad_token", "cls_token", "mask_token"};
+/// Where a model names tokens of its own; a list has no names.
+constexpr std::array kTokensByName = {"extra_special_tokens", "model_specific_special_tokens"};
 
 /// The template of tokenizer_config.json: a string, or the one called `name` of a list.
 StatusOr<std::string> configured(const json::View& config, std::string_view name) {
@@ -35,15 +37,25 @@ StatusOr<std::string> configured(const json::View& config, std::string_view name
   return error(StatusCode::kNotFound, "the model has no chat template named \"{}\"", wanted);
 }
 
+Status take_token(const json::View& config, std::string_view name, json::Object& tokens) {
+  MESH_ASSIGN_OR_RETURN(const auto token, config.find(name));
+  if (!token) return absl::OkStatus();
+  if (token->value().is_object()) {
+    MESH_ASSIGN_OR_RETURN(tokens[name], token->get<std::string>("content"));
+  } else {
+    MESH_ASSIGN_OR_RETURN(tokens[name], token->as<std::string>());
+  }
+  return absl::OkStatus();
+}
+
 StatusOr<json::Object> named_tokens(const json::View& config) {
   json::Object tokens;
-  for (const char* name : kTokens) {
-    MESH_ASSIGN_OR_RETURN(const auto token, config.find(name));
-    if (!token) continue;
-    if (token->value().is_object()) {
-      MESH_ASSIGN_OR_RETURN(tokens[name], token->get<std::string>("content"));
-    } else {
-      MESH_ASSIGN_OR_RETURN(tokens[name], token->as<std::string>());
+  for (const char* name : kTokens) MESH_RETURN_IF_ERROR(take_token(config, name, tokens));
+  for (const char* group : kTokensByName) {
+    MESH_ASSIGN_OR_RETURN(const auto more, config.find(group));
+    if (!more || !more->value().is_object()) continue;
+    for (const auto& [name, token] : more->value().as_object()) {
+      MESH_RETURN_IF_ERROR(take_token(*more, std::string_view(name.data(), name.size()), tokens));
     }
   }
   return tokens;

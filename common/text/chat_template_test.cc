@@ -125,6 +125,16 @@ TEST(ChatTemplate, FileIsPreferredToConfigurationAndListsAreByName) {
   EXPECT_EQ(ChatTemplate::load("", "{").status().code(), StatusCode::kInvalidArgument);
 }
 
+TEST(ChatTemplate, SeesTheModelsTokensByName) {
+  const auto loaded =
+      ChatTemplate::load("{{ bos_token }}{{ eos_token }}{{ image_token }}{{ pad_token }}", R"({
+      "bos_token": {"content": "<b>", "lstrip": false}, "eos_token": "<e>", "pad_token": null,
+      "extra_special_tokens": {"image_token": "<i>"}})");
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(*(*loaded)->render({}), "<b><e><i>");
+  EXPECT_EQ(ChatTemplate::load("x", R"({"bos_token": 3})").status().code(), StatusCode::kInvalidArgument);
+}
+
 TEST(ChatTemplate, EndlessWorkEndsWithAStatus) {
   EXPECT_EQ(code_of("{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"),
             StatusCode::kResourceExhausted);

@@ -31,7 +31,7 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  /// Ids of `text`. kInvalidArgument: `text` is not UTF-8 or exceeds 64 MiB.
+  /// Ids of `text`. kInvalidArgument: `text` is not UTF-8 or exceeds 16 MiB.
   StatusOr<std::vector<TokenId>> encode(std::string_view text, AddSpecial add_special) const;
   /// Text of `ids`; ids without a token (vocabularies are padded) give nothing, broken UTF-8 gives U+FFFD.
   StatusOr<std::string> decode(std::span<const TokenId> ids, SkipSpecial skip_special) const;

@@ -9,10 +9,13 @@ use tokenizers::AddedToken;
 use crate::fault::{invalid, not_found, Result};
 
 const MAX_FILE: usize = 128 << 20;
-const MAX_TEXT: usize = 64 << 20;
+const MAX_TEXT: usize = 16 << 20;
 /// In the order in which transformers adds them.
 const NAMED: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+/// Lists of tokens, or objects of name and token.
+const EXTRA: [&str; 3] =
+    ["additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens"];
 
 pub struct Tokenizer {
     pub inner: tokenizers::Tokenizer,
@@ -93,10 +96,11 @@ fn add_tokens(inner: &mut tokenizers::Tokenizer, config: &Value) {
         wanted.extend(entries.into_iter().filter_map(|(_, token)| added_token(token)));
     }
     let named = NAMED.iter().filter_map(|name| config.get(name));
-    let extra = ["additional_special_tokens", "extra_special_tokens"]
-        .iter()
-        .filter_map(|name| config.get(name)?.as_array())
-        .flatten();
+    let extra = EXTRA.iter().filter_map(|name| config.get(name)).flat_map(|tokens| match tokens {
+        Value::Array(list) => list.iter().collect(),
+        Value::Object(by_name) => by_name.values().collect(),
+        _ => Vec::new(),
+    });
     for value in named.chain(extra) {
         wanted.extend(added_token(value).map(|mut token| {
             token.special = true;

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
 #[derive(Clone, Copy)]
@@ -110,7 +111,23 @@ pub fn container(items: usize) -> Result<(), Error> {
     })
 }
 
+/// Refuses namespaces and macros as parts of other values: they could hold themselves, which reference counts never
+/// free. Chat templates have no use for it.
+pub fn storable<'a>(values: impl IntoIterator<Item = &'a Value>) -> Result<(), Error> {
+    let holds = |value: &Value| {
+        value.as_object().is_some_and(|object| {
+            let name = object.type_name();
+            value.kind() == ValueKind::Plain || name.ends_with("::Namespace") || name.ends_with("::Macro")
+        })
+    };
+    match values.into_iter().any(holds) {
+        true => Err(Error::new(ErrorKind::InvalidOperation, "a value cannot hold a namespace or a macro")),
+        false => Ok(()),
+    }
+}
+
 pub fn list(items: Vec<Value>) -> Result<Value, Error> {
+    storable(&items)?;
     container(items.len())?;
     Ok(Value::from(items))
 }

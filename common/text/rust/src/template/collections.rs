@@ -143,6 +143,7 @@ fn dict(args: &[Value]) -> Result<Value, Error> {
     for name in kwargs.args() {
         pairs.push((Value::from(name), kwargs.peek(name)?));
     }
+    budget::storable(pairs.iter().map(|(_, value)| value))?;
     budget::container(pairs.len())?;
     Ok(pairs.into_iter().collect())
 }

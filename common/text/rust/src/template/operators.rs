@@ -67,12 +67,14 @@ pub fn install(env: &mut Environment) {
     });
     env.add_function("__iter", |a: &Value| iterable(a).map(|_| a.clone()));
     env.add_function("__list", |items: Rest<Value>| budget::list(items.0));
+    env.add_function("__storable", |value: Value| budget::storable([&value]).map(|()| value));
     env.add_function("__tuple", |items: Rest<Value>| tuple(items.0));
     env.add_function("__lt", |a: &Value, b: &Value| less(a, b));
     env.add_function("__le", |a: &Value, b: &Value| Ok::<_, Error>(less(a, b)? || a == b));
     env.add_function("__gt", |a: &Value, b: &Value| less(b, a));
     env.add_function("__ge", |a: &Value, b: &Value| Ok::<_, Error>(less(b, a)? || a == b));
     env.add_function("__dict", |items: Rest<Value>| {
+        budget::storable(items.iter())?;
         budget::container(items.len())?;
         Ok::<_, Error>(
             items.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect::<Value>(),

@@ -126,13 +126,18 @@ impl Printer<'_> {
                 self.put("{% endwith %}");
             }
             Stmt::Set(s) => {
+                self.mention(&s.target);
                 self.open("{% set", s.span());
                 self.target_list(&s.target);
                 self.put(" = ");
-                self.expr(&s.expr);
+                match s.target {
+                    Expr::GetAttr(_) => self.helper("__storable", &[&s.expr]),
+                    _ => self.expr(&s.expr),
+                }
                 self.put(" %}");
             }
             Stmt::SetBlock(s) => {
+                self.mention(&s.target);
                 self.open("{% set", s.span());
                 self.target_list(&s.target);
                 if let Some(filter) = &s.filter {
@@ -188,6 +193,18 @@ impl Printer<'_> {
                 self.call(&d.call);
                 self.put(" %}");
             }
+        }
+    }
+
+    /// Reads the namespace that is assigned to: bodies of macros and call blocks capture only what they read.
+    fn mention(&mut self, target: &Expr) {
+        match target {
+            Expr::GetAttr(a) => match &a.expr {
+                Expr::Var(v) => self.put(&format!("{{% if {} %}}{{% endif %}}", v.id)),
+                inner => self.mention(inner),
+            },
+            Expr::List(list) => list.items.iter().for_each(|item| self.mention(item)),
+            _ => {}
         }
     }
 

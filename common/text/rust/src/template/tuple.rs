@@ -25,6 +25,7 @@ impl Object for Tuple {
 }
 
 pub fn tuple(items: Vec<Value>) -> Result<Value, Error> {
+    budget::storable(&items)?;
     budget::container(items.len())?;
     Ok(Value::from_object(Tuple(items)))
 }
