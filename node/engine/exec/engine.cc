@@ -5,6 +5,7 @@
 
 #include "common/hub/checkpoint.h"
 #include "node/engine/cache/cache_table.h"
+#include "node/engine/device/cuda_library.h"
 #include "node/engine/device/device_ops.h"
 #include "node/engine/exec/step.h"
 #include "node/engine/exec/workspace.h"
@@ -160,11 +161,27 @@ std::uint64_t MemoryUse::free_bytes() const {
 }
 
 StatusOr<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
-  MESH_ASSIGN_OR_RETURN(std::unique_ptr<DeviceOps> ops, make_cpu_ops(options.threads));
+  const ComputeType compute = options.compute == ComputeType::kAuto ? ComputeType::kBfloat16 : options.compute;
+  std::unique_ptr<DeviceOps> ops;
+  Device device = Device::kCpu;
+  std::string note;
+  if (options.device != Device::kCpu) {
+    auto cuda = open_cuda_ops(options.cuda_library, compute == ComputeType::kFloat32);
+    if (cuda.ok()) {
+      ops = *std::move(cuda);
+      device = Device::kCuda;
+    } else if (options.device == Device::kCuda) {
+      return cuda.status();
+    } else {
+      note = fmt::format("{}; computing on the CPU", message_of(cuda.status()));
+    }
+  }
+  if (!ops) {
+    MESH_ASSIGN_OR_RETURN(ops, make_cpu_ops(options.threads));
+  }
   const std::uint64_t free = ops->free_memory();
   const std::uint64_t budget = options.memory_bytes != 0 ? options.memory_bytes : free - std::min(free, kLeftFree);
-  const ComputeType compute = options.compute == ComputeType::kAuto ? ComputeType::kBfloat16 : options.compute;
-  return std::make_unique<LocalEngine>(std::move(ops), Device::kCpu, compute, budget, "");
+  return std::make_unique<LocalEngine>(std::move(ops), device, compute, budget, std::move(note));
 }
 
 }  // namespace mesh::engine

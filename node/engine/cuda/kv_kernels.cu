@@ -1,0 +1,56 @@
+#include <cuda_bf16.h>
+
+#include "node/engine/cuda/kv_kernels.h"
+
+namespace mesh::engine::cuda {
+namespace {
+
+constexpr std::int64_t kBlock = 128;
+constexpr int kThreads = 256;
+
+template <class Stored>
+__device__ Stored* slot(const KvBlocks& kv, std::int64_t position, bool values) {
+  auto* base = reinterpret_cast<Stored*>(kv.blocks[position / kBlock]);
+  return base + ((values ? kBlock : 0) + position % kBlock) * kv.width;
+}
+
+template <class Stored>
+__global__ void append(KvBlocks kv, const float* k, const float* v, std::int64_t stride, std::int64_t start) {
+  const std::int64_t row = blockIdx.x;
+  const float* from = (blockIdx.y == 0 ? k : v) + row * stride;
+  Stored* to = slot<Stored>(kv, start + row, blockIdx.y == 1);
+  for (std::int64_t i = threadIdx.x; i < kv.width; i += blockDim.x) to[i] = static_cast<Stored>(from[i]);
+}
+
+template <class Stored>
+__global__ void gather(KvBlocks kv, float* keys, float* values) {
+  const std::int64_t position = blockIdx.x;
+  float* to = (blockIdx.y == 0 ? keys : values) + position * kv.width;
+  const Stored* from = slot<Stored>(kv, position, blockIdx.y == 1);
+  for (std::int64_t i = threadIdx.x; i < kv.width; i += blockDim.x) to[i] = static_cast<float>(from[i]);
+}
+
+}  // namespace
+
+cudaError_t append_kv(const KvBlocks& kv, const float* k, const float* v, std::int64_t stride, std::int64_t start,
+                      std::int64_t rows, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(rows), 2);
+  if (kv.bfloat16) {
+    append<__nv_bfloat16><<<grid, kThreads, 0, stream>>>(kv, k, v, stride, start);
+  } else {
+    append<float><<<grid, kThreads, 0, stream>>>(kv, k, v, stride, start);
+  }
+  return cudaGetLastError();
+}
+
+cudaError_t gather_kv(const KvBlocks& kv, float* keys, float* values, std::int64_t count, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(count), 2);
+  if (kv.bfloat16) {
+    gather<__nv_bfloat16><<<grid, kThreads, 0, stream>>>(kv, keys, values);
+  } else {
+    gather<float><<<grid, kThreads, 0, stream>>>(kv, keys, values);
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace mesh::engine::cuda
