@@ -30,7 +30,7 @@ const MAX_SOURCE: usize = 1 << 20;
 /// Macros and recursive loops, calling each other.
 const MAX_CALLS: usize = 200;
 /// Values and syntax trees are freed by recursion; the limits above keep that inside this stack.
-const STACK: usize = 256 << 20;
+const STACK: usize = 64 << 20;
 
 pub struct Template {
     environment: Environment<'static>,
