@@ -20,8 +20,9 @@ struct TomlEntry {
 
 inline constexpr std::size_t kMaxTomlBytes = std::size_t{1} << 20;
 
-/// The top-level keys of a TOML 1.0 document in the order of their lines. Tables, dates and nested arrays are
-/// refused: settings are flat. Errors name the line.
+/// The keys of a flat TOML 1.0 document in the order of their lines. Of TOML's values: text on one line,
+/// decimal numbers, true, false, and lists of these; tables, dotted keys, dates and nested lists are refused.
+/// Errors name the line.
 StatusOr<std::vector<TomlEntry>> parse_toml(std::string_view text);
 
 }  // namespace mesh::config

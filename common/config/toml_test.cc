@@ -40,11 +40,49 @@ TEST(ParseToml, ErrorsNameTheLine) {
   EXPECT_THAT(refusal("a = { b = 1 }\n"), HasSubstr("line 1"));
 }
 
+TEST(ParseToml, ReadsTextAsTheStandardSays) {
+  const auto entries = parse_toml(
+      "a = \"\\u00e9\\t\\\\ # \\\"\" # note\r\n'b c' = 'x\\n'\nd = [1_000, -0.5e3, \"é\", ]\ne = +7");
+  ASSERT_TRUE(entries.ok()) << entries.status();
+  EXPECT_THAT((*entries)[0].values, ElementsAre("é\t\\ # \""));
+  EXPECT_EQ((*entries)[1].key, "b c");
+  EXPECT_THAT((*entries)[1].values, ElementsAre("x\\n"));
+  EXPECT_THAT((*entries)[2].values, ElementsAre("1000", "-0.5e3", "é"));
+  EXPECT_THAT((*entries)[3].values, ElementsAre("7"));
+}
+
+TEST(ParseToml, RefusesWhatIsNoToml) {
+  for (const char* text : {"a",
+                           "a =",
+                           "= 1",
+                           "a = b",
+                           "a = 1 b = 2",
+                           "a = \"x",
+                           "a = 'x",
+                           "a = \"\\q\"",
+                           "a = \"\\ud800\"",
+                           "a = 01",
+                           "a = 1__0",
+                           "a = 1.",
+                           "a = .5",
+                           "a = [1 2]",
+                           "a = [1",
+                           "a.b = 1",
+                           "a = \"\"\"x\"\"\"",
+                           "é = 1",
+                           "a = 0x10",
+                           "a = inf",
+                           "a = 1\rb = 2"}) {
+    refusal(text);
+  }
+}
+
 TEST(ParseToml, HostileTextIsAnError) {
   refusal(std::string(kMaxTomlBytes + 1, '#'));
   refusal("a = " + std::string(100'000, '['));
   refusal("a = \"\xff\"");
   refusal(std::string("a = \0 1", 7));
+  refusal("[ \x1f = 4RR\nkeep");
   std::string deep = "a";
   for (int i = 0; i < 50'000; ++i) deep += ".a";
   refusal(deep + " = 1");

@@ -9,7 +9,8 @@ constexpr const char* kParam = "meshnet/param";
 constexpr const char* kCode = "meshnet/code";
 
 Status with(Status status, const char* type, std::string_view text) {
-  if (!status.ok()) status.SetPayload(type, absl::Cord(std::string(text)));
+  // From a C string: the constructor from std::string is a template that clang and g++ name differently.
+  if (!status.ok()) status.SetPayload(type, absl::Cord(std::string(text).c_str()));
   return status;
 }
 

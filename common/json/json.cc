@@ -3,7 +3,7 @@
 #include <boost/json/basic_parser_impl.hpp>
 #include <boost/json/serialize.hpp>
 
-#include <cmath>
+#include <charconv>
 #include <utility>
 #include <vector>
 
@@ -56,8 +56,13 @@ class Builder {
   bool on_uint64(std::uint64_t number, boost::json::string_view, ErrorCode& failure) {
     return add(number, failure);
   }
-  bool on_double(double number, boost::json::string_view, ErrorCode& failure) {
-    if (!std::isfinite(number)) return refuse("a number is out of range", failure);
+  bool on_double(double, boost::json::string_view text, ErrorCode& failure) {
+    // Read anew: the parser's own number may be off in its last bits.
+    double number = 0;
+    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (problem != std::errc() || end != text.data() + text.size()) {
+      return refuse("a number is out of range", failure);
+    }
     return add(number, failure);
   }
   bool on_bool(bool value, ErrorCode& failure) { return add(value, failure); }

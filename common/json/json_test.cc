@@ -20,7 +20,14 @@ TEST(Parse, KeepsValuesAndTheOrderOfKeys) {
   const auto value = parse(text);
   ASSERT_TRUE(value.ok()) << value.status();
   EXPECT_EQ(serialize(*value), text);
+}
+
+TEST(Parse, NumbersAreTheNearestDoubles) {
   EXPECT_EQ(parse(serialize(Value(0.1)))->as_double(), 0.1);
+  EXPECT_EQ(parse("1e-05")->as_double(), 1e-05);
+  EXPECT_EQ(parse("[444444444444444444444444444444444444441]")->at(0).as_double(),
+            444444444444444444444444444444444444441.0);
+  EXPECT_EQ(parse("-2.2250738585072014e-308")->as_double(), -2.2250738585072014e-308);
 }
 
 TEST(Parse, JoinsStringsThatComeInParts) {

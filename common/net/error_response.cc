@@ -59,7 +59,7 @@ StatusCode code_of_http(int http_status) {
 }  // namespace
 
 Status with_http_status(Status status, int http_status) {
-  if (!status.ok()) status.SetPayload(kHttpStatus, absl::Cord(std::to_string(http_status)));
+  if (!status.ok()) status.SetPayload(kHttpStatus, absl::Cord(std::to_string(http_status).c_str()));
   return status;
 }
 

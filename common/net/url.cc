@@ -118,11 +118,11 @@ StatusOr<std::string> percent_decode(std::string_view text) {
   std::string decoded;
   decoded.reserve(text.size());
   for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '%') {
+    if (text[i] != '%' && text[i] != '\0') {
       decoded += text[i];
       continue;
     }
-    const auto byte = from_hex(text.substr(i + 1, 2));
+    const auto byte = text[i] == '%' ? from_hex(text.substr(i + 1, 2)) : std::nullopt;
     if (!byte || byte->size() != 1 || byte->front() == '\0') {
       return error(StatusCode::kInvalidArgument, "bad percent-encoding in the request's path or query");
     }
