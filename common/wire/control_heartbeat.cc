@@ -16,7 +16,7 @@ constexpr std::array<std::string_view, 5> kDirectiveStates{"accepted", "working"
 Object status_object(const DirectiveStatus& status) {
   return {{"id", status.id.hex()},
           {"state", name_of(kDirectiveStates, status.state)},
-          {"message", status.message}};
+          {"message", json::as_utf8(status.message)}};
 }
 
 StatusOr<DirectiveStatus> read_status(const View& view) {
