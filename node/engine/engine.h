@@ -21,8 +21,8 @@ class Checkpoint;  // common/hub/checkpoint.h
 namespace mesh::engine {
 
 enum class Device : std::uint8_t { kAuto, kCpu, kCuda };
-/// On a CPU arithmetic is float32 in both; kBfloat16 keeps matrices and KV in bfloat16 (kFloat32: KV in float32,
-/// and matrices in float32 unless they are bfloat16 on disk). kAuto: kBfloat16.
+/// On a CPU arithmetic is float32 in both; kBfloat16 keeps matrices and KV in bfloat16 (kFloat32: KV in
+/// float32, and matrices in float32 unless they are bfloat16 on disk). kAuto: kBfloat16.
 enum class ComputeType : std::uint8_t { kAuto, kBfloat16, kFloat32 };
 
 StatusOr<Device> parse_device(std::string_view name);             ///< auto, cpu, cuda
@@ -31,9 +31,10 @@ StatusOr<ComputeType> parse_compute_type(std::string_view name);  ///< auto, bfl
 struct EngineOptions {
   Device device = Device::kAuto;
   ComputeType compute = ComputeType::kAuto;
-  unsigned threads = 0;            ///< CPU threads of one step, 0: one per core
-  std::uint64_t memory_bytes = 0;  ///< budget for weights, KV blocks and working space; 0: free memory less 1 GiB
-  std::string cuda_library;        ///< libmeshnet_cuda.so; empty: beside the program
+  unsigned threads = 0;  ///< CPU threads of one step, 0: one per core
+  std::uint64_t memory_bytes =
+      0;                     ///< budget for weights, KV blocks and working space; 0: free memory less 1 GiB
+  std::string cuda_library;  ///< libmeshnet_cuda.so; empty: beside the program
 };
 
 /// Layers [begin, end) with or without the embedding and the head. [0, 0) with embedding embeds only.
@@ -55,15 +56,18 @@ class Shard {
   virtual const ModelProfile& profile() const = 0;
   virtual const ShardSpec& spec() const = 0;
   virtual const ModelIdentity& identity() const = 0;
-  virtual std::uint64_t bytes() const = 0;  ///< memory of its weights, parts shared with other shards included
+  virtual std::uint64_t bytes()
+      const = 0;  ///< memory of its weights, parts shared with other shards included
 };
 
 struct LoadProgress {
-  bool fetching = false;         ///< bytes come to this machine (remote files only); else they are packed into memory
+  bool fetching =
+      false;  ///< bytes come to this machine (remote files only); else they are packed into memory
   std::uint64_t bytes_done = 0;  ///< of this phase
   std::uint64_t bytes_total = 0;
 };
-/// Called on the loading thread. False cancels the load (StatusCode::kCancelled), while packing after each tensor.
+/// Called on the loading thread. False cancels the load (StatusCode::kCancelled), while packing after each
+/// tensor.
 using ProgressCallback = std::function<bool(const LoadProgress&)>;
 
 struct ShardNeeds {
@@ -77,16 +81,17 @@ struct ShardNeeds {
 using CacheId = Ordinal<struct CacheTag>;
 
 struct SamplingParams {
-  float temperature = 0;     ///< 0: greedy
-  std::uint32_t top_k = 0;   ///< 0: all
-  float top_p = 1;           ///< (0, 1]
+  float temperature = 0;    ///< 0: greedy
+  std::uint32_t top_k = 0;  ///< 0: all
+  float top_p = 1;          ///< (0, 1]
   std::uint64_t seed = 0;
   std::uint32_t choice = 0;  ///< which of several answers to one prompt
 };
 
 /// Visibility given by the caller instead of the causal rule.
 struct AttentionMask {
-  /// [rows, start + rows], row-major, added to the scaled scores; −inf hides. A row must see at least one key.
+  /// [rows, start + rows], row-major, added to the scaled scores; −inf hides. A row must see at least one
+  /// key.
   std::vector<float> additive;
 };
 
@@ -103,10 +108,10 @@ inline constexpr std::uint32_t kMaxTop = 64;
 /// Consecutive rows of one session. Input is either `ids` or `hidden`.
 struct Segment {
   CacheId cache;
-  Position start = 0;         ///< tokens in the cache before it; above the cursor is an error, below trims first
-  std::uint32_t rows = 0;     ///< 1 … kMaxSegmentRows
-  std::vector<TokenId> ids;   ///< [rows]; the shard must have the embedding and the range begin at 0
-  std::string hidden;         ///< [rows, H] of hidden_type, little-endian
+  Position start = 0;      ///< tokens in the cache before it; above the cursor is an error, below trims first
+  std::uint32_t rows = 0;  ///< 1 … kMaxSegmentRows
+  std::vector<TokenId> ids;  ///< [rows]; the shard must have the embedding and the range begin at 0
+  std::string hidden;        ///< [rows, H] of hidden_type, little-endian
   HiddenType hidden_type = HiddenType::kBfloat16;
   std::vector<Position> rotary_positions;  ///< [rows]; empty: start, start + 1, …
   std::optional<AttentionMask> mask;       ///< empty: causal
@@ -155,12 +160,12 @@ struct MemoryUse {
   std::uint64_t free_bytes() const;
 };
 
-/// Runs shards. Every method may be called from any thread; steps run one at a time, and a load never waits for
-/// one or holds one up. The engine must outlive its shards' loads and steps.
+/// Runs shards. Every method may be called from any thread; steps run one at a time, and a load never waits
+/// for one or holds one up. The engine must outlive its shards' loads and steps.
 class Engine {
  public:
-  /// Errors: kFailedPrecondition when kCuda is asked for and no GPU can be used; the message says what was found,
-  /// what is needed and how to get it. With kAuto that text is in device_note() and the CPU is used.
+  /// Errors: kFailedPrecondition when kCuda is asked for and no GPU can be used; the message says what was
+  /// found, what is needed and how to get it. With kAuto that text is in device_note() and the CPU is used.
   static StatusOr<std::unique_ptr<Engine>> create(const EngineOptions& options);
   virtual ~Engine() = default;
 
@@ -168,30 +173,35 @@ class Engine {
   virtual ComputeType compute() const = 0;
   virtual const std::string& device_note() const = 0;
 
-  /// Bytes of a shard before it is loaded, from headers alone. kResourceExhausted when it does not fit, with needed
-  /// and free bytes; kInvalidArgument for a range that the model does not allow; the errors of load() for tensors.
+  /// Bytes of a shard before it is loaded, from headers alone. kResourceExhausted when it does not fit, with
+  /// needed and free bytes; kInvalidArgument for a range that the model does not allow; the errors of load()
+  /// for tensors.
   virtual StatusOr<ShardNeeds> shard_needs(hub::Checkpoint& checkpoint, const ModelIdentity& identity,
                                            const ShardSpec& spec) const = 0;
-  /// Loads on the calling thread, while steps go on. Parts that the engine holds under the same `identity` are
-  /// shared, not read. Errors name the tensors that are missing, left over or of a wrong shape. `progress` may be empty.
-  virtual StatusOr<std::shared_ptr<const Shard>> load(hub::Checkpoint& checkpoint, const ModelIdentity& identity,
-                                                      const ShardSpec& spec, const ProgressCallback& progress) = 0;
+  /// Loads on the calling thread, while steps go on. Parts that the engine holds under the same `identity`
+  /// are shared, not read. Errors name the tensors that are missing, left over or of a wrong shape.
+  /// `progress` may be empty.
+  virtual StatusOr<std::shared_ptr<const Shard>> load(hub::Checkpoint& checkpoint,
+                                                      const ModelIdentity& identity, const ShardSpec& spec,
+                                                      const ProgressCallback& progress) = 0;
 
   /// Reserves the KV blocks of `max_positions` tokens. kResourceExhausted with needed and free bytes.
   virtual StatusOr<CacheId> open_cache(const std::shared_ptr<const Shard>& shard, const LayerRange& range,
                                        Position max_positions) = 0;
-  /// Forgets the tokens from `position` on. kOutOfRange above the cursor, kUnavailable while a step uses the cache.
+  /// Forgets the tokens from `position` on. kOutOfRange above the cursor, kUnavailable while a step uses the
+  /// cache.
   virtual Status trim(CacheId cache, Position position) = 0;
   /// Gives the blocks back (after the step that uses them, if one runs). Unknown ids are ignored.
   virtual void close_cache(CacheId cache) = 0;
   virtual StatusOr<CacheState> cache_state(CacheId cache) const = 0;
   virtual MemoryUse memory() const = 0;
 
-  /// One forward of `range`, which the shard must hold, over all segments' rows. Each cache must have been opened
-  /// for this range of this model, and occurs at most once per step. Results are in the segments' order; a Status
-  /// means that no segment ran.
+  /// One forward of `range`, which the shard must hold, over all segments' rows. Each cache must have been
+  /// opened for this range of this model, and occurs at most once per step. Results are in the segments'
+  /// order; a Status means that no segment ran.
   virtual StatusOr<std::vector<SegmentResult>> step(const std::shared_ptr<const Shard>& shard,
-                                                    const LayerRange& range, std::span<const Segment> segments) = 0;
+                                                    const LayerRange& range,
+                                                    std::span<const Segment> segments) = 0;
 };
 
 }  // namespace mesh::engine

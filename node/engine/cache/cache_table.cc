@@ -11,7 +11,9 @@ std::uint64_t block_count(Position positions) {
 
 }  // namespace
 
-std::uint64_t SessionCache::reserved_blocks() const { return block_count(max_positions_) * range_.size(); }
+std::uint64_t SessionCache::reserved_blocks() const {
+  return block_count(max_positions_) * range_.size();
+}
 
 Status SessionCache::grow(DeviceOps& ops, Position positions) {
   if (range_.empty()) return absl::OkStatus();
@@ -32,15 +34,17 @@ std::vector<std::byte*> SessionCache::blocks_of(std::uint32_t layer) const {
   return blocks;
 }
 
-StatusOr<CacheId> CacheTable::open(const ModelIdentity& model, const LayerRange& range, const ops::KvLayout& layout,
-                                   Position max_positions) {
-  if (max_positions == 0) return error(StatusCode::kInvalidArgument, "a cache needs room for at least one token");
+StatusOr<CacheId> CacheTable::open(const ModelIdentity& model, const LayerRange& range,
+                                   const ops::KvLayout& layout, Position max_positions) {
+  if (max_positions == 0)
+    return error(StatusCode::kInvalidArgument, "a cache needs room for at least one token");
   const std::int64_t block_bytes = ops_.kv_block_bytes(layout.kv_heads, layout.head_dim, layout.element);
-  const std::uint64_t bytes = block_count(max_positions) * range.size() * static_cast<std::uint64_t>(block_bytes);
-  MESH_ASSIGN_OR_RETURN(
-      MemoryBudget::Reservation memory,
-      budget_.reserve(MemoryUseKind::kCache, bytes,
-                      fmt::format("the KV cache of {} tokens in layers {}", max_positions, to_string(range))));
+  const std::uint64_t bytes =
+      block_count(max_positions) * range.size() * static_cast<std::uint64_t>(block_bytes);
+  MESH_ASSIGN_OR_RETURN(MemoryBudget::Reservation memory,
+                        budget_.reserve(MemoryUseKind::kCache, bytes,
+                                        fmt::format("the KV cache of {} tokens in layers {}", max_positions,
+                                                    to_string(range))));
   auto cache =
       std::make_shared<SessionCache>(model, range, layout, block_bytes, max_positions, std::move(memory));
   const std::lock_guard lock(mutex_);
@@ -60,7 +64,8 @@ Status CacheTable::trim(CacheId id, Position position) {
   MESH_ASSIGN_OR_RETURN(const std::shared_ptr<SessionCache> cache, find(id));
   if (cache->in_step_) return error(StatusCode::kUnavailable, "cache {} is in a step", id.value);
   if (position > cache->next_) {
-    return error(StatusCode::kOutOfRange, "cannot trim to token {}: the cache has {}", position, cache->next_);
+    return error(StatusCode::kOutOfRange, "cannot trim to token {}: the cache has {}", position,
+                 cache->next_);
   }
   cache->next_ = position;
   return absl::OkStatus();
@@ -99,14 +104,17 @@ StatusOr<std::shared_ptr<SessionCache>> CacheTable::lend(CacheId id, const Model
                                                          std::uint32_t rows) {
   const std::lock_guard lock(mutex_);
   MESH_ASSIGN_OR_RETURN(std::shared_ptr<SessionCache> cache, find(id));
-  if (cache->model() != model) return error(StatusCode::kInvalidArgument, "cache {} is of another model", id.value);
+  if (cache->model() != model)
+    return error(StatusCode::kInvalidArgument, "cache {} is of another model", id.value);
   if (cache->range() != range) {
-    return error(StatusCode::kInvalidArgument, "cache {} was opened for layers {}, the step runs {}", id.value,
-                 to_string(cache->range()), to_string(range));
+    return error(StatusCode::kInvalidArgument, "cache {} was opened for layers {}, the step runs {}",
+                 id.value, to_string(cache->range()), to_string(range));
   }
-  if (cache->in_step_) return error(StatusCode::kInvalidArgument, "cache {} occurs twice in a step", id.value);
+  if (cache->in_step_)
+    return error(StatusCode::kInvalidArgument, "cache {} occurs twice in a step", id.value);
   if (start > cache->next_) {
-    return error(StatusCode::kOutOfRange, "the segment starts at token {}, the cache has {}", start, cache->next_);
+    return error(StatusCode::kOutOfRange, "the segment starts at token {}, the cache has {}", start,
+                 cache->next_);
   }
   if (std::uint64_t{start} + rows > cache->max_positions()) {
     return error(StatusCode::kOutOfRange, "the segment ends at token {}, the cache has room for {}",

@@ -14,8 +14,8 @@ namespace mesh::engine {
 /// Tokens of one KV block.
 inline constexpr Position kBlockTokens = 128;
 
-/// KV of one session for the layers of one range. A block holds 128 tokens of all these layers, layer after layer; its
-/// memory is taken when the first token comes to it, out of what was reserved at opening.
+/// KV of one session for the layers of one range. A block holds 128 tokens of all these layers, layer after
+/// layer; its memory is taken when the first token comes to it, out of what was reserved at opening.
 class SessionCache {
  public:
   SessionCache(const ModelIdentity& model, const LayerRange& range, const ops::KvLayout& layout,
@@ -66,10 +66,10 @@ class CacheTable {
   std::uint64_t count() const;
   std::uint64_t blocks() const;
 
-  /// Lends a cache to a step: it must be open, of this model and range, lent to no other segment, and its cursor at
-  /// least `start`, which then becomes the cursor.
-  StatusOr<std::shared_ptr<SessionCache>> lend(CacheId id, const ModelIdentity& model, const LayerRange& range,
-                                               Position start, std::uint32_t rows);
+  /// Lends a cache to a step: it must be open, of this model and range, lent to no other segment, and its
+  /// cursor at least `start`, which then becomes the cursor.
+  StatusOr<std::shared_ptr<SessionCache>> lend(CacheId id, const ModelIdentity& model,
+                                               const LayerRange& range, Position start, std::uint32_t rows);
   /// Ends the loan; `next` is the new cursor.
   void give_back(SessionCache& cache, Position next);
 

@@ -11,12 +11,14 @@ namespace {
 class Loader final : public LinearLoader {
  public:
   Loader(int device, std::int64_t out, std::int64_t in, Element element)
-      : stream_(c10::cuda::getStreamFromPool(false, static_cast<c10::DeviceIndex>(device))), result_(std::make_shared<CudaLinear>()) {
+      : stream_(c10::cuda::getStreamFromPool(false, static_cast<c10::DeviceIndex>(device))),
+        result_(std::make_shared<CudaLinear>()) {
     status_ = run([&] { result_->weight = at::zeros({out, in}, on_gpu(type_of(element))); });
   }
 
   Status append_rows(const void* data, Element type, std::int64_t rows, std::int64_t stride) override {
-    return run([&] { put(host_view(data, type_of(type), rows, result_->weight.size(1), stride).to(at::kCUDA)); });
+    return run(
+        [&] { put(host_view(data, type_of(type), rows, result_->weight.size(1), stride).to(at::kCUDA)); });
   }
   Status append_transposed(const void* data, Element type, std::int64_t outs, std::int64_t stride) override {
     return run([&] {
@@ -26,7 +28,8 @@ class Loader final : public LinearLoader {
   Status set_bias(std::int64_t first, std::span<const float> values) override {
     return run([&] {
       if (!result_->bias.defined()) result_->bias = at::zeros({result_->weight.size(0)}, on_gpu(at::kFloat));
-      result_->bias.narrow(0, first, static_cast<std::int64_t>(values.size())).copy_(to_gpu(values, at::kFloat));
+      result_->bias.narrow(0, first, static_cast<std::int64_t>(values.size()))
+          .copy_(to_gpu(values, at::kFloat));
     });
   }
   StatusOr<std::shared_ptr<const LinearWeight>> finish() override {

@@ -9,9 +9,13 @@
 namespace mesh::engine::cuda {
 namespace {
 
-const CudaLinear& own(const LinearWeight& weight) { return static_cast<const CudaLinear&>(weight); }
+const CudaLinear& own(const LinearWeight& weight) {
+  return static_cast<const CudaLinear&>(weight);
+}
 
-void check(cudaError_t error) { TORCH_CHECK(error == cudaSuccess, cudaGetErrorString(error)); }
+void check(cudaError_t error) {
+  TORCH_CHECK(error == cudaSuccess, cudaGetErrorString(error));
+}
 
 /// The first error since the last finish() is kept; later operations are skipped.
 class CudaOps final : public DeviceOps {
@@ -27,7 +31,8 @@ class CudaOps final : public DeviceOps {
     DeviceMemory memory;
     MESH_RETURN_IF_ERROR(guarded([&] {
       const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device_));
-      auto tensor = std::make_shared<at::Tensor>(at::zeros({static_cast<std::int64_t>(bytes)}, on_gpu(at::kByte)));
+      auto tensor =
+          std::make_shared<at::Tensor>(at::zeros({static_cast<std::int64_t>(bytes)}, on_gpu(at::kByte)));
       c10::cuda::getCurrentCUDAStream().synchronize();
       memory = DeviceMemory(tensor, static_cast<std::byte*>(tensor->data_ptr()));
     }));
@@ -35,11 +40,13 @@ class CudaOps final : public DeviceOps {
   }
   StatusOr<DeviceMemory> upload_vector(std::span<const float> values) override {
     MESH_ASSIGN_OR_RETURN(DeviceMemory memory, allocate(std::max<std::uint64_t>(values.size_bytes(), 1)));
-    MESH_RETURN_IF_ERROR(guarded(
-        [&] { check(cudaMemcpy(memory.get(), values.data(), values.size_bytes(), cudaMemcpyHostToDevice)); }));
+    MESH_RETURN_IF_ERROR(guarded([&] {
+      check(cudaMemcpy(memory.get(), values.data(), values.size_bytes(), cudaMemcpyHostToDevice));
+    }));
     return memory;
   }
-  StatusOr<std::unique_ptr<LinearLoader>> linear_loader(std::int64_t out, std::int64_t in, Element element) override {
+  StatusOr<std::unique_ptr<LinearLoader>> linear_loader(std::int64_t out, std::int64_t in,
+                                                        Element element) override {
     return make_linear_loader(device_, out, in, element);
   }
   std::int64_t kv_block_bytes(std::int64_t kv_heads, std::int64_t head_dim, Element element) const override {
@@ -59,7 +66,8 @@ class CudaOps final : public DeviceOps {
   }
   void download_bf16(ConstMatrix device, void* host) override {
     run([&] {
-      host_view(host, at::kBFloat16, device.rows, device.cols, device.cols).copy_(view(device).to(at::kBFloat16));
+      host_view(host, at::kBFloat16, device.rows, device.cols, device.cols)
+          .copy_(view(device).to(at::kBFloat16));
     });
   }
   bool all_finite(ConstMatrix x) override {
@@ -97,7 +105,8 @@ class CudaOps final : public DeviceOps {
   }
   void layer_norm(ConstMatrix x, const float* weight, const float* bias, float epsilon, Matrix out) override {
     run([&] {
-      const std::optional<at::Tensor> shift = bias == nullptr ? std::nullopt : std::optional(view(bias, x.cols));
+      const std::optional<at::Tensor> shift =
+          bias == nullptr ? std::nullopt : std::optional(view(bias, x.cols));
       view(out).copy_(at::layer_norm(view(x), {x.cols}, view(weight, x.cols), shift, epsilon));
     });
   }
@@ -105,7 +114,8 @@ class CudaOps final : public DeviceOps {
     run([&] {
       const at::Tensor per_head = view(x).unflatten(1, {heads, -1});
       const at::Tensor c = view(cos).unsqueeze(1), s = view(sin).unsqueeze(1);
-      const at::Tensor first = per_head.narrow(2, 0, cos.cols), second = per_head.narrow(2, cos.cols, cos.cols);
+      const at::Tensor first = per_head.narrow(2, 0, cos.cols),
+                       second = per_head.narrow(2, cos.cols, cos.cols);
       const at::Tensor turned = first * c - second * s;
       second.copy_(second * c + first * s);
       first.copy_(turned);
@@ -117,8 +127,8 @@ class CudaOps final : public DeviceOps {
     run([&] {
       for (const ops::AttentionSegment& segment : segments) {
         const at::Tensor table = block_table(segment);
-        check(cuda::append_kv(blocks(layout, table), k.row(segment.first_row), v.row(segment.first_row), k.stride,
-                              segment.start, segment.rows, c10::cuda::getCurrentCUDAStream()));
+        check(cuda::append_kv(blocks(layout, table), k.row(segment.first_row), v.row(segment.first_row),
+                              k.stride, segment.start, segment.rows, c10::cuda::getCurrentCUDAStream()));
       }
     });
   }
@@ -130,7 +140,9 @@ class CudaOps final : public DeviceOps {
   }
 
   void silu_mul(ConstMatrix x, Matrix out) override {
-    run([&] { view(out).copy_(at::silu(view(x).narrow(1, 0, out.cols)) * view(x).narrow(1, out.cols, out.cols)); });
+    run([&] {
+      view(out).copy_(at::silu(view(x).narrow(1, 0, out.cols)) * view(x).narrow(1, out.cols, out.cols));
+    });
   }
   void gelu_tanh(Matrix x) override {
     run([&] { view(x).copy_(at::gelu(view(x), "tanh")); });
@@ -167,8 +179,8 @@ class CudaOps final : public DeviceOps {
     return to_gpu(std::span<const std::int64_t>(addresses), at::kLong);
   }
   static KvBlocks blocks(const ops::KvLayout& layout, const at::Tensor& table) {
-    return {reinterpret_cast<std::byte* const*>(table.data_ptr<std::int64_t>()), layout.kv_heads * layout.head_dim,
-            layout.element == Element::kBf16};
+    return {reinterpret_cast<std::byte* const*>(table.data_ptr<std::int64_t>()),
+            layout.kv_heads * layout.head_dim, layout.element == Element::kBf16};
   }
 
   /// [rows, keys], added to the scores.
@@ -182,7 +194,8 @@ class CudaOps final : public DeviceOps {
     } else {
       mask.masked_fill_(key > row, -std::numeric_limits<float>::infinity());
     }
-    if (options.window > 0) mask.masked_fill_(key <= row - options.window, -std::numeric_limits<float>::infinity());
+    if (options.window > 0)
+      mask.masked_fill_(key <= row - options.window, -std::numeric_limits<float>::infinity());
     return mask;
   }
 
@@ -195,12 +208,16 @@ class CudaOps final : public DeviceOps {
     check(gather_kv(blocks(layout, table), k.data_ptr<float>(), v.data_ptr<float>(), keys,
                     c10::cuda::getCurrentCUDAStream()));
     const std::int64_t group = options.heads / layout.kv_heads;
-    const auto per_head = [&](const at::Tensor& x) { return x.permute({1, 0, 2}).repeat_interleave(group, 0).unsqueeze(0); };
-    const at::Tensor queries =
-        view(q.row_range(segment.first_row, segment.rows)).unflatten(1, {options.heads, -1}).transpose(0, 1).unsqueeze(0);
+    const auto per_head = [&](const at::Tensor& x) {
+      return x.permute({1, 0, 2}).repeat_interleave(group, 0).unsqueeze(0);
+    };
+    const at::Tensor queries = view(q.row_range(segment.first_row, segment.rows))
+                                   .unflatten(1, {options.heads, -1})
+                                   .transpose(0, 1)
+                                   .unsqueeze(0);
     const at::Tensor mask = mask_of(options, segment, keys);
-    const at::Tensor result = at::scaled_dot_product_attention(queries, per_head(k), per_head(v), mask, 0.0, false,
-                                                               double{options.scale});
+    const at::Tensor result = at::scaled_dot_product_attention(queries, per_head(k), per_head(v), mask, 0.0,
+                                                               false, double{options.scale});
     view(out.row_range(segment.first_row, segment.rows)).copy_(result.squeeze(0).transpose(0, 1).flatten(1));
   }
 

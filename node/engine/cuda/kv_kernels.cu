@@ -32,8 +32,8 @@ __global__ void gather(KvBlocks kv, float* keys, float* values) {
 
 }  // namespace
 
-cudaError_t append_kv(const KvBlocks& kv, const float* k, const float* v, std::int64_t stride, std::int64_t start,
-                      std::int64_t rows, cudaStream_t stream) {
+cudaError_t append_kv(const KvBlocks& kv, const float* k, const float* v, std::int64_t stride,
+                      std::int64_t start, std::int64_t rows, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(rows), 2);
   if (kv.bfloat16) {
     append<__nv_bfloat16><<<grid, kThreads, 0, stream>>>(kv, k, v, stride, start);
@@ -43,7 +43,8 @@ cudaError_t append_kv(const KvBlocks& kv, const float* k, const float* v, std::i
   return cudaGetLastError();
 }
 
-cudaError_t gather_kv(const KvBlocks& kv, float* keys, float* values, std::int64_t count, cudaStream_t stream) {
+cudaError_t gather_kv(const KvBlocks& kv, float* keys, float* values, std::int64_t count,
+                      cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(count), 2);
   if (kv.bfloat16) {
     gather<__nv_bfloat16><<<grid, kThreads, 0, stream>>>(kv, keys, values);

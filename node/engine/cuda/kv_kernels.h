@@ -14,9 +14,10 @@ struct KvBlocks {
 };
 
 /// Stores k, v [rows, width] (float32, `stride` values between rows) at positions start, start + 1, ….
-cudaError_t append_kv(const KvBlocks& kv, const float* k, const float* v, std::int64_t stride, std::int64_t start,
-                      std::int64_t rows, cudaStream_t stream);
+cudaError_t append_kv(const KvBlocks& kv, const float* k, const float* v, std::int64_t stride,
+                      std::int64_t start, std::int64_t rows, cudaStream_t stream);
 /// keys, values [count, width] ← positions [0, count), as float32.
-cudaError_t gather_kv(const KvBlocks& kv, float* keys, float* values, std::int64_t count, cudaStream_t stream);
+cudaError_t gather_kv(const KvBlocks& kv, float* keys, float* values, std::int64_t count,
+                      cudaStream_t stream);
 
 }  // namespace mesh::engine::cuda

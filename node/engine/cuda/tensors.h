@@ -8,13 +8,18 @@
 
 namespace mesh::engine::cuda {
 
-inline at::TensorOptions on_gpu(at::ScalarType type) { return at::TensorOptions().dtype(type).device(at::kCUDA); }
+inline at::TensorOptions on_gpu(at::ScalarType type) {
+  return at::TensorOptions().dtype(type).device(at::kCUDA);
+}
 
 inline at::ScalarType type_of(Element element) {
   switch (element) {
-    case Element::kBf16: return at::kBFloat16;
-    case Element::kF16: return at::kHalf;
-    case Element::kF32: break;
+    case Element::kBf16:
+      return at::kBFloat16;
+    case Element::kF16:
+      return at::kHalf;
+    case Element::kF32:
+      break;
   }
   return at::kFloat;
 }

@@ -29,7 +29,9 @@ class CpuLinear final : public LinearWeight {
   ops::PackedLinear packed_;
 };
 
-const ops::PackedLinear& packed(const LinearWeight& weight) { return static_cast<const CpuLinear&>(weight).packed(); }
+const ops::PackedLinear& packed(const LinearWeight& weight) {
+  return static_cast<const CpuLinear&>(weight).packed();
+}
 
 class CpuLinearLoader final : public LinearLoader {
  public:
@@ -76,7 +78,8 @@ class CpuOps final : public DeviceOps {
     if (!values.empty()) std::memcpy(memory.get(), values.data(), values.size_bytes());
     return memory;
   }
-  StatusOr<std::unique_ptr<LinearLoader>> linear_loader(std::int64_t out, std::int64_t in, Element element) override {
+  StatusOr<std::unique_ptr<LinearLoader>> linear_loader(std::int64_t out, std::int64_t in,
+                                                        Element element) override {
     MESH_ASSIGN_OR_RETURN(ops::LinearPacker packer, ops::LinearPacker::create(out, in, element));
     return std::make_unique<CpuLinearLoader>(std::move(packer));
   }
@@ -89,7 +92,8 @@ class CpuOps final : public DeviceOps {
   }
   void download(ConstMatrix device, float* host) override {
     for (std::int64_t r = 0; r < device.rows; ++r) {
-      std::memcpy(host + r * device.cols, device.row(r), static_cast<std::size_t>(device.cols) * sizeof(float));
+      std::memcpy(host + r * device.cols, device.row(r),
+                  static_cast<std::size_t>(device.cols) * sizeof(float));
     }
   }
   void upload_bf16(const void* host, Matrix device) override { ops::from_bf16(*backend_, host, device); }
@@ -143,8 +147,9 @@ class CpuOps final : public DeviceOps {
 
 StatusOr<std::unique_ptr<DeviceOps>> make_cpu_ops(unsigned threads) {
   const unsigned count = threads != 0 ? threads : std::max(1u, std::thread::hardware_concurrency());
-  MESH_ASSIGN_OR_RETURN(auto backend, ops::CpuBackend::create({.threads = static_cast<int>(std::min(count, 1024u)),
-                                                               .path = std::nullopt}));
+  MESH_ASSIGN_OR_RETURN(
+      auto backend,
+      ops::CpuBackend::create({.threads = static_cast<int>(std::min(count, 1024u)), .path = std::nullopt}));
   return std::make_unique<CpuOps>(std::move(backend));
 }
 

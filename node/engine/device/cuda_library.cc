@@ -12,14 +12,16 @@ namespace mesh::engine {
 namespace {
 
 constexpr int kNeededDriver = 13000, kNeededCapability = 75;
-constexpr const char* kNeeds = "needed are an NVIDIA GPU of compute capability 7.5 or newer and driver 580 or newer";
+constexpr const char* kNeeds =
+    "needed are an NVIDIA GPU of compute capability 7.5 or newer and driver 580 or newer";
 
 /// "580.95.05" from the kernel module's version line, or empty.
 std::string kernel_driver_version() {
   std::ifstream file("/proc/driver/nvidia/version");
   std::string word, last;
   for (int i = 0; i < 20 && file >> word; ++i) {
-    if (word.find_first_not_of("0123456789.") == std::string::npos && word.find('.') != std::string::npos) return word;
+    if (word.find_first_not_of("0123456789.") == std::string::npos && word.find('.') != std::string::npos)
+      return word;
   }
   return "";
 }
@@ -44,7 +46,8 @@ bool find(void* library, const char* name, Function& function) {
 bool load(void* library, Driver& driver) {
   return find(library, "cuInit", driver.init) && find(library, "cuDriverGetVersion", driver.version) &&
          find(library, "cuDeviceGetCount", driver.count) && find(library, "cuDeviceGet", driver.device) &&
-         find(library, "cuDeviceGetAttribute", driver.attribute) && find(library, "cuDeviceGetName", driver.name);
+         find(library, "cuDeviceGetAttribute", driver.attribute) &&
+         find(library, "cuDeviceGetName", driver.name);
 }
 
 std::vector<std::string> candidates(const std::string& path) {
@@ -57,24 +60,30 @@ std::vector<std::string> candidates(const std::string& path) {
 }  // namespace
 
 GpuReport judge_gpu(int driver, const std::string& driver_version, int capability, const std::string& name) {
-  const std::string shown = driver_version.empty() ? fmt::format("for CUDA {}.{}", driver / 1000, driver % 1000 / 10)
-                                                   : driver_version;
+  const std::string shown = driver_version.empty()
+                                ? fmt::format("for CUDA {}.{}", driver / 1000, driver % 1000 / 10)
+                                : driver_version;
   if (driver == 0) {
     return {false, fmt::format("no NVIDIA driver was found; {}; install NVIDIA's driver package from its own "
-                               "repository, Debian's are older", kNeeds)};
-  }
-  if (driver < kNeededDriver) {
-    return {false, fmt::format("the NVIDIA driver is {}, too old; {}; install the driver from NVIDIA's repository "
-                               "(package nvidia-open or cuda-drivers) and restart", shown, kNeeds)};
-  }
-  if (capability == 0) {
-    return {false, fmt::format("driver {} reports no GPU; {}; check nvidia-smi and CUDA_VISIBLE_DEVICES", shown, kNeeds)};
-  }
-  if (capability < kNeededCapability) {
-    return {false, fmt::format("{} has compute capability {}.{}, too old; {}", name, capability / 10, capability % 10,
+                               "repository, Debian's are older",
                                kNeeds)};
   }
-  return {true, fmt::format("{}, compute capability {}.{}, driver {}", name, capability / 10, capability % 10, shown)};
+  if (driver < kNeededDriver) {
+    return {false,
+            fmt::format("the NVIDIA driver is {}, too old; {}; install the driver from NVIDIA's repository "
+                        "(package nvidia-open or cuda-drivers) and restart",
+                        shown, kNeeds)};
+  }
+  if (capability == 0) {
+    return {false, fmt::format("driver {} reports no GPU; {}; check nvidia-smi and CUDA_VISIBLE_DEVICES",
+                               shown, kNeeds)};
+  }
+  if (capability < kNeededCapability) {
+    return {false, fmt::format("{} has compute capability {}.{}, too old; {}", name, capability / 10,
+                               capability % 10, kNeeds)};
+  }
+  return {true, fmt::format("{}, compute capability {}.{}, driver {}", name, capability / 10, capability % 10,
+                            shown)};
 }
 
 GpuReport probe_gpu() {
@@ -106,14 +115,15 @@ StatusOr<std::unique_ptr<DeviceOps>> open_cuda_ops(const std::string& path, bool
     }
     const auto entry = reinterpret_cast<cuda::EntryFunction>(dlsym(library, cuda::kEntryName));
     if (entry == nullptr || entry().version != cuda::kVersion) {
-      return error(StatusCode::kFailedPrecondition, "{} is of another version than this program; install both anew",
-                   candidate);
+      return error(StatusCode::kFailedPrecondition,
+                   "{} is of another version than this program; install both anew", candidate);
     }
     return entry().make_ops(0, float32_compute);
   }
-  return error(StatusCode::kFailedPrecondition,
-               "no usable GPU: found {}, but the CUDA part cannot be opened ({}); install it with deploy/setup --cuda",
-               gpu.text, reasons);
+  return error(
+      StatusCode::kFailedPrecondition,
+      "no usable GPU: found {}, but the CUDA part cannot be opened ({}); install it with deploy/setup --cuda",
+      gpu.text, reasons);
 }
 
 }  // namespace mesh::engine

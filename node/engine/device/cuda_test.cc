@@ -14,10 +14,13 @@ using ::testing::HasSubstr;
 
 TEST(Gpu, WhatIsMissingIsSaidWithWhatIsNeededAndHowToGetIt) {
   const auto needs = HasSubstr("compute capability 7.5 or newer and driver 580 or newer");
-  EXPECT_THAT(judge_gpu(0, "", 0, "").text, AllOf(HasSubstr("no NVIDIA driver"), needs, HasSubstr("install")));
-  EXPECT_THAT(judge_gpu(12020, "535.183.01", 89, "RTX 4090").text, AllOf(HasSubstr("535.183.01"), needs, HasSubstr("install")));
+  EXPECT_THAT(judge_gpu(0, "", 0, "").text,
+              AllOf(HasSubstr("no NVIDIA driver"), needs, HasSubstr("install")));
+  EXPECT_THAT(judge_gpu(12020, "535.183.01", 89, "RTX 4090").text,
+              AllOf(HasSubstr("535.183.01"), needs, HasSubstr("install")));
   EXPECT_THAT(judge_gpu(13000, "580.95.05", 0, "").text, AllOf(HasSubstr("no GPU"), needs));
-  EXPECT_THAT(judge_gpu(13000, "580.95.05", 61, "GTX 1080").text, AllOf(HasSubstr("GTX 1080"), HasSubstr("6.1"), needs));
+  EXPECT_THAT(judge_gpu(13000, "580.95.05", 61, "GTX 1080").text,
+              AllOf(HasSubstr("GTX 1080"), HasSubstr("6.1"), needs));
   EXPECT_FALSE(judge_gpu(12080, "", 90, "H100").usable);
   EXPECT_TRUE(judge_gpu(13000, "580.95.05", 75, "RTX 2080").usable);
 }
@@ -26,7 +29,8 @@ TEST(Gpu, AskedForWithoutOneIsAnErrorAndAutoGoesOnWithTheCpu) {
   if (probe_gpu().usable) GTEST_SKIP() << "this machine has a GPU";
   const auto wanted = Engine::create({.device = Device::kCuda, .memory_bytes = 1 << 20, .cuda_library = {}});
   EXPECT_EQ(wanted.status().code(), StatusCode::kFailedPrecondition);
-  const auto engine = Engine::create({.device = Device::kAuto, .threads = 1, .memory_bytes = 1 << 20, .cuda_library = {}});
+  const auto engine =
+      Engine::create({.device = Device::kAuto, .threads = 1, .memory_bytes = 1 << 20, .cuda_library = {}});
   ASSERT_TRUE(engine.ok());
   EXPECT_EQ((*engine)->device(), Device::kCpu);
   EXPECT_THAT((*engine)->device_note(), AllOf(HasSubstr("no usable GPU"), HasSubstr("computing on the CPU")));
@@ -46,7 +50,8 @@ class OnGpu : public ::testing::TestWithParam<std::string> {
     EXPECT_TRUE(engine.ok()) << message_of(engine.status());
     return engine.ok() ? *std::move(engine) : nullptr;
   }
-  /// Logits at the last of a prompt's reported rows against transformers', over the prompts; the last row first.
+  /// Logits at the last of a prompt's reported rows against transformers', over the prompts; the last row
+  /// first.
   double worst_nmse(ComputeType compute, std::size_t chunk) {
     const auto engine = make(compute);
     if (!engine) return 1;
@@ -60,13 +65,16 @@ class OnGpu : public ::testing::TestWithParam<std::string> {
       const std::vector<float> logits = chain.logits(ids, chunk);
       const std::size_t vocab = shard->profile().vocab;
       const std::vector<float> expected = golden.tensor(std::to_string(i) + ".logits");
-      worst = std::max(worst, nmse(std::span(logits).subspan(row * vocab, vocab), std::span(expected).last(vocab)));
+      worst = std::max(worst,
+                       nmse(std::span(logits).subspan(row * vocab, vocab), std::span(expected).last(vocab)));
     }
     return worst;
   }
 };
 
-TEST_P(OnGpu, Float32LogitsAreThoseOfTransformers) { EXPECT_LE(worst_nmse(ComputeType::kFloat32, 100), 1e-9); }
+TEST_P(OnGpu, Float32LogitsAreThoseOfTransformers) {
+  EXPECT_LE(worst_nmse(ComputeType::kFloat32, 100), 1e-9);
+}
 
 TEST_P(OnGpu, Bfloat16LogitsAreAsGoodAsThoseOfTransformers) {
   EXPECT_LE(worst_nmse(ComputeType::kBfloat16, 128), 1.5 * read_golden(GetParam()).bf16_nmse);
@@ -85,7 +93,8 @@ TEST_P(OnGpu, GreedyTextIsThatOfTransformers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, OnGpu,
-                         ::testing::Values("gpt2", "tiny-llama", "tiny-llama-yarn", "tiny-mistral", "tiny-qwen2", "tiny-qwen3"),
+                         ::testing::Values("gpt2", "tiny-llama", "tiny-llama-yarn", "tiny-mistral",
+                                           "tiny-qwen2", "tiny-qwen3"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

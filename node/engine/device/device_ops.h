@@ -36,14 +36,16 @@ class LinearLoader {
  public:
   virtual ~LinearLoader() = default;
   virtual Status append_rows(const void* data, Element type, std::int64_t rows, std::int64_t stride) = 0;
-  virtual Status append_transposed(const void* data, Element type, std::int64_t outs, std::int64_t stride) = 0;
+  virtual Status append_transposed(const void* data, Element type, std::int64_t outs,
+                                   std::int64_t stride) = 0;
   virtual Status set_bias(std::int64_t first, std::span<const float> values) = 0;
   virtual StatusOr<std::shared_ptr<const LinearWeight>> finish() = 0;
 };
 
-/// What the layers compute with: one implementation per kind of device. Matrices and float pointers of the compute
-/// methods are device memory, float32; the ops' meaning is that of node/engine/ops. Compute methods are called by
-/// one thread at a time and may only enqueue: finish() waits and reports what failed since the last finish().
+/// What the layers compute with: one implementation per kind of device. Matrices and float pointers of the
+/// compute methods are device memory, float32; the ops' meaning is that of node/engine/ops. Compute methods
+/// are called by one thread at a time and may only enqueue: finish() waits and reports what failed since the
+/// last finish().
 class DeviceOps {
  public:
   virtual ~DeviceOps() = default;
@@ -52,23 +54,26 @@ class DeviceOps {
   // Any thread.
   virtual StatusOr<DeviceMemory> allocate(std::uint64_t bytes) = 0;
   virtual StatusOr<DeviceMemory> upload_vector(std::span<const float> values) = 0;
-  virtual StatusOr<std::unique_ptr<LinearLoader>> linear_loader(std::int64_t out, std::int64_t in, Element element) = 0;
-  virtual std::int64_t kv_block_bytes(std::int64_t kv_heads, std::int64_t head_dim, Element element) const = 0;
+  virtual StatusOr<std::unique_ptr<LinearLoader>> linear_loader(std::int64_t out, std::int64_t in,
+                                                                Element element) = 0;
+  virtual std::int64_t kv_block_bytes(std::int64_t kv_heads, std::int64_t head_dim,
+                                      Element element) const = 0;
 
   // The executor alone.
   virtual void upload(std::span<const float> host, float* device) = 0;
-  virtual void download(ConstMatrix device, float* host) = 0;  ///< waits
-  virtual void upload_bf16(const void* host, Matrix device) = 0;  ///< no gaps on the host, maybe unaligned
+  virtual void download(ConstMatrix device, float* host) = 0;      ///< waits
+  virtual void upload_bf16(const void* host, Matrix device) = 0;   ///< no gaps on the host, maybe unaligned
   virtual void download_bf16(ConstMatrix device, void* host) = 0;  ///< rounds to nearest even; waits
   virtual bool all_finite(ConstMatrix x) = 0;                      ///< waits
   virtual void embed(const LinearWeight& table, std::span<const std::int32_t> rows, Matrix out) = 0;
   virtual void linear(const LinearWeight& weight, ConstMatrix x, Matrix y, ops::Store store) = 0;
   virtual void rms_norm(ConstMatrix x, const float* weight, float epsilon, Matrix out) = 0;
   virtual void rms_norm_heads(Matrix x, std::int64_t heads, const float* weight, float epsilon) = 0;
-  virtual void layer_norm(ConstMatrix x, const float* weight, const float* bias, float epsilon, Matrix out) = 0;
+  virtual void layer_norm(ConstMatrix x, const float* weight, const float* bias, float epsilon,
+                          Matrix out) = 0;
   virtual void rotary(Matrix x, std::int64_t heads, ConstMatrix cos, ConstMatrix sin) = 0;
-  virtual void append_kv(const ops::KvLayout& layout, std::span<const ops::AttentionSegment> segments, ConstMatrix k,
-                         ConstMatrix v) = 0;
+  virtual void append_kv(const ops::KvLayout& layout, std::span<const ops::AttentionSegment> segments,
+                         ConstMatrix k, ConstMatrix v) = 0;
   virtual void attention(const ops::KvLayout& layout, const ops::AttentionOptions& options,
                          std::span<const ops::AttentionSegment> segments, ConstMatrix q, Matrix out) = 0;
   virtual void silu_mul(ConstMatrix x, Matrix out) = 0;

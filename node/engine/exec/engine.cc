@@ -43,18 +43,21 @@ class LocalEngine final : public Engine {
     needs.working_bytes = working > working_.bytes() ? working - working_.bytes() : 0;
     const std::uint64_t free = budget_.totals().free();
     if (needs.total() > free) {
-      return not_enough_memory(fmt::format("{} of {}", to_string(spec), checkpoint.files().describe()), needs.total(),
-                               free);
+      return not_enough_memory(fmt::format("{} of {}", to_string(spec), checkpoint.files().describe()),
+                               needs.total(), free);
     }
     return needs;
   }
 
   StatusOr<std::shared_ptr<const Shard>> load(hub::Checkpoint& checkpoint, const ModelIdentity& identity,
-                                              const ShardSpec& spec, const ProgressCallback& progress) override {
+                                              const ShardSpec& spec,
+                                              const ProgressCallback& progress) override {
     const LoadContext load = context();
-    MESH_ASSIGN_OR_RETURN(const std::shared_ptr<ShardPlan> plan, plan_shard(load, checkpoint, identity, spec));
+    MESH_ASSIGN_OR_RETURN(const std::shared_ptr<ShardPlan> plan,
+                          plan_shard(load, checkpoint, identity, spec));
     MESH_RETURN_IF_ERROR(set_aside(Workspace::bytes_for(decoder_of(*plan))));
-    MESH_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedShard> shard, load_shard(load, checkpoint, *plan, progress));
+    MESH_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedShard> shard,
+                          load_shard(load, checkpoint, *plan, progress));
     return std::shared_ptr<const Shard>(std::move(shard));
   }
 
@@ -86,7 +89,8 @@ class LocalEngine final : public Engine {
             .working_bytes = used(MemoryUseKind::kWorking)};
   }
 
-  StatusOr<std::vector<SegmentResult>> step(const std::shared_ptr<const Shard>& shard, const LayerRange& range,
+  StatusOr<std::vector<SegmentResult>> step(const std::shared_ptr<const Shard>& shard,
+                                            const LayerRange& range,
                                             std::span<const Segment> segments) override {
     const auto& loaded = static_cast<const LoadedShard&>(*shard);
     MESH_RETURN_IF_ERROR(check_holds(loaded, range));
@@ -104,8 +108,9 @@ class LocalEngine final : public Engine {
   Status set_aside(std::uint64_t working) {
     const std::lock_guard lock(working_mutex_);
     if (working <= working_.bytes()) return absl::OkStatus();
-    MESH_ASSIGN_OR_RETURN(MemoryBudget::Reservation more,
-                          budget_.reserve(MemoryUseKind::kWorking, working - working_.bytes(), "a step's activations"));
+    MESH_ASSIGN_OR_RETURN(
+        MemoryBudget::Reservation more,
+        budget_.reserve(MemoryUseKind::kWorking, working - working_.bytes(), "a step's activations"));
     working_.merge(std::move(more));
     return absl::OkStatus();
   }
@@ -143,7 +148,8 @@ StatusOr<ComputeType> parse_compute_type(std::string_view name) {
   if (name == "auto") return ComputeType::kAuto;
   if (name == "bfloat16") return ComputeType::kBfloat16;
   if (name == "float32") return ComputeType::kFloat32;
-  return error(StatusCode::kInvalidArgument, "\"{}\" is no compute type; known are auto, bfloat16, float32", name);
+  return error(StatusCode::kInvalidArgument, "\"{}\" is no compute type; known are auto, bfloat16, float32",
+               name);
 }
 
 ShardSpec shard_of(const ModelProfile& profile, const LayerRange& range) {
@@ -161,7 +167,8 @@ std::uint64_t MemoryUse::free_bytes() const {
 }
 
 StatusOr<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
-  const ComputeType compute = options.compute == ComputeType::kAuto ? ComputeType::kBfloat16 : options.compute;
+  const ComputeType compute =
+      options.compute == ComputeType::kAuto ? ComputeType::kBfloat16 : options.compute;
   std::unique_ptr<DeviceOps> ops;
   Device device = Device::kCpu;
   std::string note;
@@ -180,7 +187,8 @@ StatusOr<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
     MESH_ASSIGN_OR_RETURN(ops, make_cpu_ops(options.threads));
   }
   const std::uint64_t free = ops->free_memory();
-  const std::uint64_t budget = options.memory_bytes != 0 ? options.memory_bytes : free - std::min(free, kLeftFree);
+  const std::uint64_t budget =
+      options.memory_bytes != 0 ? options.memory_bytes : free - std::min(free, kLeftFree);
   return std::make_unique<LocalEngine>(std::move(ops), device, compute, budget, std::move(note));
 }
 

@@ -14,7 +14,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string said(const Status& status) { return std::string(message_of(status)); }
+std::string said(const Status& status) {
+  return std::string(message_of(status));
+}
 
 class EngineTest : public ::testing::Test {
  protected:
@@ -41,7 +43,8 @@ class EngineTest : public ::testing::Test {
   SegmentResult run(const Segment& segment, const LayerRange& range) {
     auto results = engine_->step(shard_, range, std::span(&segment, 1));
     EXPECT_TRUE(results.ok()) << said(results.status());
-    return results.ok() ? std::move((*results)[0]) : SegmentResult{.status = results.status(), .hidden = {}, .tokens = {}, .logits = {}};
+    return results.ok() ? std::move((*results)[0])
+                        : SegmentResult{.status = results.status(), .hidden = {}, .tokens = {}, .logits = {}};
   }
   SegmentResult run(const Segment& segment) { return run(segment, all_); }
 };
@@ -50,7 +53,8 @@ TEST_F(EngineTest, ARowIsTheSameToTheBitBesideAnyOtherRows) {
   const std::vector<TokenId> ids{5, 99, 1200, 7};
   const std::vector<float> alone = run(tokens(open(all_), ids)).logits;
   std::vector<Segment> batch;
-  for (int i = 0; i < 7; ++i) batch.push_back(tokens(open(all_), std::vector<TokenId>(static_cast<std::size_t>(1 + 13 * i), 40 + i)));
+  for (int i = 0; i < 7; ++i)
+    batch.push_back(tokens(open(all_), std::vector<TokenId>(static_cast<std::size_t>(1 + 13 * i), 40 + i)));
   batch.insert(batch.begin() + 3, tokens(open(all_), ids));
   const auto results = engine_->step(shard_, all_, batch);
   ASSERT_TRUE(results.ok());
@@ -225,8 +229,9 @@ TEST_F(EngineTest, TooLittleMemoryIsRefusedBeforeLoadingWithTheNumbers) {
   EXPECT_FALSE(small->load(*checkpoint, {}, {{0, 6}, true, true}, {}).ok());
   EXPECT_EQ(small->memory().weight_bytes, 0u);
 
-  const auto exact = cpu_engine(ComputeType::kFloat32, engine_->shard_needs(*checkpoint, {}, {{0, 6}, true, true})->total() +
-                                                           engine_->memory().working_bytes);
+  const auto exact =
+      cpu_engine(ComputeType::kFloat32, engine_->shard_needs(*checkpoint, {}, {{0, 6}, true, true})->total() +
+                                            engine_->memory().working_bytes);
   const auto shard = load_all(*exact, folder_);
   EXPECT_EQ(exact->open_cache(shard, all_, 512).status().code(), StatusCode::kResourceExhausted);
 }
@@ -247,7 +252,8 @@ TEST_F(EngineTest, ShardsShareTheirPartsAndFreeThemWithTheLast) {
 
 TEST_F(EngineTest, RangesOutsideOfTheModelAreRefused) {
   const auto checkpoint = open_checkpoint(folder_);
-  EXPECT_THAT(said(engine_->shard_needs(*checkpoint, {}, {{4, 9}, false, true}).status()), HasSubstr("layers [0, 6)"));
+  EXPECT_THAT(said(engine_->shard_needs(*checkpoint, {}, {{4, 9}, false, true}).status()),
+              HasSubstr("layers [0, 6)"));
   EXPECT_FALSE(engine_->shard_needs(*checkpoint, {}, {{3, 2}, false, false}).ok());
   EXPECT_FALSE(engine_->shard_needs(*checkpoint, {}, {{3, 3}, false, false}).ok());
 }
@@ -260,7 +266,8 @@ TEST_F(EngineTest, LoadsGoOnBesideStepsAndCanBeCancelled) {
   std::thread loader([&] {
     for (int i = 0; !stop; ++i) {
       const auto checkpoint = open_checkpoint(folder_);
-      const auto loaded = engine_->load(*checkpoint, identity_for(std::to_string(i % 2)), {{1, 5}, false, false}, {});
+      const auto loaded =
+          engine_->load(*checkpoint, identity_for(std::to_string(i % 2)), {{1, 5}, false, false}, {});
       EXPECT_TRUE(loaded.ok());
     }
   });
@@ -273,8 +280,9 @@ TEST_F(EngineTest, LoadsGoOnBesideStepsAndCanBeCancelled) {
   loader.join();
   const auto checkpoint = open_checkpoint(folder_);
   int calls = 0;
-  const auto cancelled = engine_->load(*checkpoint, {}, {{1, 5}, false, false},
-                                       [&](const LoadProgress& progress) { return progress.fetching || ++calls < 3; });
+  const auto cancelled =
+      engine_->load(*checkpoint, {}, {{1, 5}, false, false},
+                    [&](const LoadProgress& progress) { return progress.fetching || ++calls < 3; });
   EXPECT_EQ(cancelled.status().code(), StatusCode::kCancelled);
 }
 

@@ -8,7 +8,8 @@
 
 #include "node/engine/testing/golden.h"
 
-// Every family against transformers (tests/golden), within the acceptance figures of its README and of session.md.
+// Every family against transformers (tests/golden), within the acceptance figures of its README and of
+// session.md.
 namespace mesh::engine::testing {
 namespace {
 
@@ -77,16 +78,17 @@ TEST_P(GoldenModel, LogitsAreThoseOfTransformersWhenSplitAfterEveryLayer) {
 
 TEST_P(GoldenModel, SplitsAndChunksChangeNoBit) {
   const std::vector<std::size_t> prompts = fitting();
-  const std::size_t longest = *std::max_element(prompts.begin(), prompts.end(), [&](std::size_t a, std::size_t b) {
-    return golden_.prompts[a].prompt.size() < golden_.prompts[b].prompt.size();
-  });
+  const std::size_t longest =
+      *std::max_element(prompts.begin(), prompts.end(), [&](std::size_t a, std::size_t b) {
+        return golden_.prompts[a].prompt.size() < golden_.prompts[b].prompt.size();
+      });
   const std::vector<TokenId>& ids = golden_.prompts[longest].prompt;
   Chain whole = chain();
   const std::vector<float> expected = whole.logits(ids);
   Chain split = chain(all_splits());
   EXPECT_EQ(split.logits(ids), expected);
-  for (const std::size_t chunk : {std::size_t{1}, std::size_t{63}, std::size_t{64}, std::size_t{65}, std::size_t{127},
-                                  std::size_t{128}, std::size_t{129}}) {
+  for (const std::size_t chunk : {std::size_t{1}, std::size_t{63}, std::size_t{64}, std::size_t{65},
+                                  std::size_t{127}, std::size_t{128}, std::size_t{129}}) {
     Chain chunked = chain();
     EXPECT_EQ(chunked.logits(ids, chunk), expected) << "chunks of " << chunk;
   }
@@ -98,7 +100,8 @@ TEST_P(GoldenModel, GreedyTextIsThatOfTransformers) {
     const GoldenPrompt& prompt = golden_.prompts[index];
     if (!prompt.free) continue;
     Chain free = chain();
-    EXPECT_EQ(generate(free, prompt.prompt, prompt.completion.size()), prompt.completion) << "prompt " << index;
+    EXPECT_EQ(generate(free, prompt.prompt, prompt.completion.size()), prompt.completion)
+        << "prompt " << index;
     ++compared;
   }
   EXPECT_GE(compared, 3u);
@@ -133,7 +136,8 @@ TEST_P(GoldenModel, EightSessionsThatBeginAtDifferentTimesGiveTheTextsTheyGiveAl
     if (sessions.size() == 8) break;
     sessions.push_back({&golden_.prompts[index], *engine_->open_cache(shard_, range, limit()), {}});
   }
-  while (sessions.size() < 8) sessions.push_back({sessions[1].prompt, *engine_->open_cache(shard_, range, limit()), {}});
+  while (sessions.size() < 8)
+    sessions.push_back({sessions[1].prompt, *engine_->open_cache(shard_, range, limit()), {}});
   for (std::size_t round = 0; round < kTokens + 8; ++round) {
     std::vector<Segment> segments;
     std::vector<Session*> owners;
@@ -181,10 +185,12 @@ TEST_P(GoldenModel, RoundedHandOverStaysNearTransformersWithTheSameRounding) {
     }
     if (wire.prompt > 2) continue;
     std::string name = std::to_string(wire.prompt) + ".wire.";
-    for (std::size_t i = 0; i < wire.splits.size(); ++i) name += (i == 0 ? "" : "+") + std::to_string(wire.splits[i]);
+    for (std::size_t i = 0; i < wire.splits.size(); ++i)
+      name += (i == 0 ? "" : "+") + std::to_string(wire.splits[i]);
     Chain once = chain(wire.splits, HiddenType::kBfloat16);
     const std::vector<float> logits = once.logits(prompt.prompt);
-    EXPECT_LE(max_difference(std::span(logits).last(shard_->profile().vocab), golden_.tensor(name)), 2e-2) << name;
+    EXPECT_LE(max_difference(std::span(logits).last(shard_->profile().vocab), golden_.tensor(name)), 2e-2)
+        << name;
     seen.insert(wire.splits);
   }
   EXPECT_FALSE(seen.empty());
@@ -218,7 +224,8 @@ TEST_P(GoldenModel, Bfloat16ComputeIsAsGoodAsThatOfTransformers) {
   for (const std::size_t index : fitting()) {
     Chain low(*engine, shard, {}, HiddenType::kBfloat16, limit());
     const std::vector<float> logits = low.logits(golden_.prompts[index].all());
-    worst = std::max(worst, nmse(golden_rows(index, logits), golden_.tensor(std::to_string(index) + ".logits")));
+    worst =
+        std::max(worst, nmse(golden_rows(index, logits), golden_.tensor(std::to_string(index) + ".logits")));
   }
   EXPECT_LE(worst, 1.5 * golden_.bf16_nmse);
   RecordProperty("bf16_nmse", std::to_string(worst));

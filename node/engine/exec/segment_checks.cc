@@ -30,7 +30,8 @@ Status check_ids(const Segment& segment, const Shard& shard, const LayerRange& r
     return invalid("token ids need the embedding and a range from layer 0; this step runs {} of a shard {}",
                    to_string(range), to_string(shard.spec()));
   }
-  if (segment.ids.size() != segment.rows) return invalid("{} ids for {} rows", segment.ids.size(), segment.rows);
+  if (segment.ids.size() != segment.rows)
+    return invalid("{} ids for {} rows", segment.ids.size(), segment.rows);
   for (const TokenId id : segment.ids) {
     if (id < 0 || static_cast<std::uint32_t>(id) >= shard.profile().vocab) {
       return invalid("token id {} is outside of the vocabulary of {}", id, shard.profile().vocab);
@@ -43,8 +44,8 @@ Status check_hidden(const Segment& segment, const Shard& shard) {
   const bool narrow = segment.hidden_type == HiddenType::kBfloat16;
   const std::size_t needed = std::size_t{segment.rows} * shard.profile().hidden * (narrow ? 2 : 4);
   if (segment.hidden.size() != needed) {
-    return invalid("{} bytes of hidden states, needed {} for {} rows of {} values", segment.hidden.size(), needed,
-                   segment.rows, shard.profile().hidden);
+    return invalid("{} bytes of hidden states, needed {} for {} rows of {} values", segment.hidden.size(),
+                   needed, segment.rows, shard.profile().hidden);
   }
   const bool finite = narrow ? finite_bits<std::uint16_t>(segment.hidden, 0x7f80)
                              : finite_bits<std::uint32_t>(segment.hidden, 0x7f800000);
@@ -85,7 +86,8 @@ Status check_wanted(const Segment& segment, const Shard& shard, const LayerRange
 
 }  // namespace
 
-Status check_segment(const Segment& segment, const Shard& shard, const LayerRange& range, bool learned_positions) {
+Status check_segment(const Segment& segment, const Shard& shard, const LayerRange& range,
+                     bool learned_positions) {
   if (segment.rows < 1 || segment.rows > kMaxSegmentRows) {
     return invalid("a segment has 1 … {} rows, not {}", kMaxSegmentRows, segment.rows);
   }
@@ -94,7 +96,8 @@ Status check_segment(const Segment& segment, const Shard& shard, const LayerRang
     return error(StatusCode::kOutOfRange, "the segment ends at token {}, the model takes {}",
                  std::uint64_t{segment.start} + segment.rows, limit);
   }
-  if (segment.ids.empty() == segment.hidden.empty()) return invalid("a segment has either ids or hidden states");
+  if (segment.ids.empty() == segment.hidden.empty())
+    return invalid("a segment has either ids or hidden states");
   if (!segment.ids.empty()) {
     MESH_RETURN_IF_ERROR(check_ids(segment, shard, range));
   } else {
@@ -105,7 +108,8 @@ Status check_segment(const Segment& segment, const Shard& shard, const LayerRang
       return invalid("{} rotary positions for {} rows", segment.rotary_positions.size(), segment.rows);
     }
     for (const Position position : segment.rotary_positions) {
-      if (learned_positions && position >= limit) return invalid("position {} is beyond the model's {}", position, limit);
+      if (learned_positions && position >= limit)
+        return invalid("position {} is beyond the model's {}", position, limit);
     }
   }
   if (segment.mask) MESH_RETURN_IF_ERROR(check_mask(segment));

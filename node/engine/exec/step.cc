@@ -12,7 +12,8 @@ namespace {
 /// Rotary (or learned) position of each row.
 void append_positions(const Segment& segment, std::vector<Position>& positions) {
   for (std::uint32_t row = 0; row < segment.rows; ++row) {
-    positions.push_back(segment.rotary_positions.empty() ? segment.start + row : segment.rotary_positions[row]);
+    positions.push_back(segment.rotary_positions.empty() ? segment.start + row
+                                                         : segment.rotary_positions[row]);
   }
 }
 
@@ -85,8 +86,9 @@ Status StepRunner::compute(const LoadedShard& shard, const LayerRange& range, st
                                 .cache = one.cache.get(),
                                 .mask = one.segment->mask ? one.segment->mask->additive.data() : nullptr});
   }
-  MESH_ASSIGN_OR_RETURN(const Matrix x, workspace_.matrix(Slot::kHidden, static_cast<std::int64_t>(positions.size()),
-                                                          std::int64_t{spec.hidden}));
+  MESH_ASSIGN_OR_RETURN(const Matrix x,
+                        workspace_.matrix(Slot::kHidden, static_cast<std::int64_t>(positions.size()),
+                                          std::int64_t{spec.hidden}));
   MESH_RETURN_IF_ERROR(read_input(forward, shard, live, positions, x));
   MESH_RETURN_IF_ERROR(set_rotation(forward, positions));
   for (std::uint32_t layer = range.begin; layer < range.end; ++layer) {
@@ -117,7 +119,8 @@ Status StepRunner::read_input(Forward& forward, const LoadedShard& shard, std::s
     const std::string& hidden = segment.hidden;
     if (!segment.ids.empty()) {
       const auto own = positions.subspan(static_cast<std::size_t>(one.first_row), segment.rows);
-      MESH_RETURN_IF_ERROR(run_embedding(forward, *shard.tokens, shard.positions.get(), segment.ids, own, rows));
+      MESH_RETURN_IF_ERROR(
+          run_embedding(forward, *shard.tokens, shard.positions.get(), segment.ids, own, rows));
     } else if (segment.hidden_type == HiddenType::kBfloat16) {
       ops_.upload_bf16(hidden.data(), rows);
     } else {
@@ -138,8 +141,8 @@ void StepRunner::read_hidden(const Segment& segment, Matrix rows, std::string& h
   }
 }
 
-Status StepRunner::sample_rows(Forward& forward, const LoadedShard& shard, std::span<const SampledRow> sampled,
-                               Matrix x) {
+Status StepRunner::sample_rows(Forward& forward, const LoadedShard& shard,
+                               std::span<const SampledRow> sampled, Matrix x) {
   std::vector<float> logits;
   std::vector<std::int32_t> picked;
   for (std::size_t first = 0; first < sampled.size(); first += kHeadRows) {
@@ -149,7 +152,8 @@ Status StepRunner::sample_rows(Forward& forward, const LoadedShard& shard, std::
     MESH_ASSIGN_OR_RETURN(const Matrix chosen,
                           workspace_.matrix(Slot::kRows, static_cast<std::int64_t>(some.size()), x.cols));
     ops_.gather_rows(x, picked, chosen);
-    MESH_ASSIGN_OR_RETURN(const Matrix scores, run_head(forward, *shard.final_norm, *shard.head_matrix, chosen));
+    MESH_ASSIGN_OR_RETURN(const Matrix scores,
+                          run_head(forward, *shard.final_norm, *shard.head_matrix, chosen));
     const auto vocab = static_cast<std::size_t>(scores.cols);
     logits.resize(some.size() * vocab);
     ops_.download(scores, logits.data());

@@ -33,7 +33,8 @@ class StepRunner {
   Status read_input(Forward& forward, const LoadedShard& shard, std::span<const Live> live,
                     std::span<const Position> positions, Matrix x);
   void read_hidden(const Segment& segment, Matrix rows, std::string& hidden);
-  Status sample_rows(Forward& forward, const LoadedShard& shard, std::span<const SampledRow> sampled, Matrix x);
+  Status sample_rows(Forward& forward, const LoadedShard& shard, std::span<const SampledRow> sampled,
+                     Matrix x);
 
   DeviceOps& ops_;
   CacheTable& caches_;

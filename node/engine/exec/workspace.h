@@ -13,7 +13,18 @@ inline constexpr std::int64_t kForwardRows = 1024;
 inline constexpr std::int64_t kMlpRows = 256;
 inline constexpr std::int64_t kHeadRows = 16;
 
-enum class Slot : std::uint8_t { kHidden, kNormed, kQkv, kAttended, kMlpIn, kMlpOut, kLogits, kCos, kSin, kRows };
+enum class Slot : std::uint8_t {
+  kHidden,
+  kNormed,
+  kQkv,
+  kAttended,
+  kMlpIn,
+  kMlpOut,
+  kLogits,
+  kCos,
+  kSin,
+  kRows
+};
 
 /// Device buffers of the executor that live from step to step. Grows, never shrinks.
 class Workspace {

@@ -37,8 +37,10 @@ Status run_attention(Forward& forward, const LayerPart& part, std::uint32_t inde
   const std::int64_t query_width = std::int64_t{spec.query_heads} * spec.head_dim;
   const std::int64_t key_width = std::int64_t{spec.kv_heads} * spec.head_dim;
   MESH_ASSIGN_OR_RETURN(const Matrix normed, forward.workspace.matrix(Slot::kNormed, x.rows, x.cols));
-  MESH_ASSIGN_OR_RETURN(const Matrix qkv, forward.workspace.matrix(Slot::kQkv, x.rows, query_width + 2 * key_width));
-  MESH_ASSIGN_OR_RETURN(const Matrix attended, forward.workspace.matrix(Slot::kAttended, x.rows, query_width));
+  MESH_ASSIGN_OR_RETURN(const Matrix qkv,
+                        forward.workspace.matrix(Slot::kQkv, x.rows, query_width + 2 * key_width));
+  MESH_ASSIGN_OR_RETURN(const Matrix attended,
+                        forward.workspace.matrix(Slot::kAttended, x.rows, query_width));
   normalise(forward, part.attention_norm, x, normed);
   forward.ops.linear(*part.qkv, normed, qkv, ops::Store::kAssign);
 

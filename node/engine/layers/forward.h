@@ -28,8 +28,8 @@ struct Forward {
   ConstMatrix cos, sin;  ///< [T, rope.dims / 2]; no columns without rotation
 };
 
-/// cos and sin of the rows' rotary positions: angles are float32 products, cos and sin their nearest float32 values
-/// times rope.attention_scale.
+/// cos and sin of the rows' rotary positions: angles are float32 products, cos and sin their nearest float32
+/// values times rope.attention_scale.
 Status set_rotation(Forward& forward, std::span<const Position> positions);
 
 /// x [T, H] → x after decoder layer `index`, in place; appends the rows' keys and values.

@@ -45,8 +45,9 @@ StatusOr<DecoderSpec> read_decoder_spec(std::string_view config_json) {
     finish_profile(*spec);
     return spec;
   }
-  return error(StatusCode::kUnimplemented, "config.json: model_type \"{}\" is not supported; supported are {}",
-               *model_type, fmt::join(supported_model_types(), ", "));
+  return error(StatusCode::kUnimplemented,
+               "config.json: model_type \"{}\" is not supported; supported are {}", *model_type,
+               fmt::join(supported_model_types(), ", "));
 }
 
 StatusOr<ModelProfile> read_model_profile(std::string_view config_json) {

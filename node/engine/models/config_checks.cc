@@ -7,14 +7,22 @@ namespace {
 
 bool is_neutral(const json::Value& value) {
   switch (value.kind()) {
-    case boost::json::kind::null: return true;
-    case boost::json::kind::bool_: return !value.as_bool();
-    case boost::json::kind::int64: return value.as_int64() == 0 || value.as_int64() == 1;
-    case boost::json::kind::uint64: return value.as_uint64() <= 1;
-    case boost::json::kind::double_: return value.as_double() == 0 || value.as_double() == 1;
-    case boost::json::kind::string: return value.as_string().empty();
-    case boost::json::kind::array: return value.as_array().empty();
-    case boost::json::kind::object: return value.as_object().empty();
+    case boost::json::kind::null:
+      return true;
+    case boost::json::kind::bool_:
+      return !value.as_bool();
+    case boost::json::kind::int64:
+      return value.as_int64() == 0 || value.as_int64() == 1;
+    case boost::json::kind::uint64:
+      return value.as_uint64() <= 1;
+    case boost::json::kind::double_:
+      return value.as_double() == 0 || value.as_double() == 1;
+    case boost::json::kind::string:
+      return value.as_string().empty();
+    case boost::json::kind::array:
+      return value.as_array().empty();
+    case boost::json::kind::object:
+      return value.as_object().empty();
   }
   return false;
 }
@@ -25,8 +33,9 @@ Status refuse_keys(const json::View& config, std::initializer_list<std::string_v
   for (const std::string_view key : keys) {
     MESH_ASSIGN_OR_RETURN(const std::optional<json::View> field, config.find(key));
     if (field && !is_neutral(field->value())) {
-      return field->error(fmt::format("changes the mathematics in a way that this family does not know (value {})",
-                                      json::serialize(field->value()).substr(0, 80)));
+      return field->error(
+          fmt::format("changes the mathematics in a way that this family does not know (value {})",
+                      json::serialize(field->value()).substr(0, 80)));
     }
   }
   return absl::OkStatus();
@@ -35,16 +44,35 @@ Status refuse_keys(const json::View& config, std::initializer_list<std::string_v
 Status refuse_foreign_keys(const json::View& config) {
   MESH_ASSIGN_OR_RETURN(const std::optional<json::View> quantised, config.find("quantization_config"));
   if (quantised) {
-    MESH_ASSIGN_OR_RETURN(const std::string method, quantised->get_or<std::string>("quant_method", "unnamed"));
+    MESH_ASSIGN_OR_RETURN(const std::string method,
+                          quantised->get_or<std::string>("quant_method", "unnamed"));
     return quantised->error(fmt::format(
-        "weights quantised with \"{}\" are not supported; use a bfloat16, float16 or float32 checkpoint", method));
+        "weights quantised with \"{}\" are not supported; use a bfloat16, float16 or float32 checkpoint",
+        method));
   }
-  return refuse_keys(config, {"attn_logit_softcapping", "final_logit_softcapping", "embedding_multiplier",
-                              "residual_multiplier", "attention_multiplier", "logits_scaling", "logit_scale",
-                              "query_pre_attn_scalar", "clip_qkv", "no_rope_layers", "num_experts", "num_local_experts",
-                              "n_routed_experts", "use_qk_norm", "qk_layernorm", "is_encoder_decoder",
-                              "add_cross_attention", "use_bidirectional_attention", "attention_chunk_size",
-                              "sliding_window_pattern", "norm_type", "parallel_attn", "attn_output_gate"});
+  return refuse_keys(config, {"attn_logit_softcapping",
+                              "final_logit_softcapping",
+                              "embedding_multiplier",
+                              "residual_multiplier",
+                              "attention_multiplier",
+                              "logits_scaling",
+                              "logit_scale",
+                              "query_pre_attn_scalar",
+                              "clip_qkv",
+                              "no_rope_layers",
+                              "num_experts",
+                              "num_local_experts",
+                              "n_routed_experts",
+                              "use_qk_norm",
+                              "qk_layernorm",
+                              "is_encoder_decoder",
+                              "add_cross_attention",
+                              "use_bidirectional_attention",
+                              "attention_chunk_size",
+                              "sliding_window_pattern",
+                              "norm_type",
+                              "parallel_attn",
+                              "attn_output_gate"});
 }
 
 StatusOr<std::uint32_t> size_field(const json::View& config, std::string_view key, std::uint32_t high) {
@@ -68,7 +96,8 @@ StatusOr<std::string> stated_dtype(const json::View& config) {
   return dtype;
 }
 
-StatusOr<Activation> activation_field(const json::View& config, std::string_view key, std::string_view fallback) {
+StatusOr<Activation> activation_field(const json::View& config, std::string_view key,
+                                      std::string_view fallback) {
   MESH_ASSIGN_OR_RETURN(const std::string name, config.get_or<std::string>(key, std::string(fallback)));
   if (name == "silu" || name == "swish") return Activation::kSilu;
   if (name == "gelu_new" || name == "gelu_pytorch_tanh") return Activation::kGeluTanh;

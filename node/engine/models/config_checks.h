@@ -8,8 +8,8 @@
 
 namespace mesh::engine {
 
-/// An error that names the first of `keys` whose value is neither absent, null, false, 0, 1 nor empty: a change of the
-/// mathematics that the family does not know.
+/// An error that names the first of `keys` whose value is neither absent, null, false, 0, 1 nor empty: a
+/// change of the mathematics that the family does not know.
 Status refuse_keys(const json::View& config, std::initializer_list<std::string_view> keys);
 /// refuse_keys() for what no family here knows (softcaps, multipliers, experts, …), and quantization_config.
 Status refuse_foreign_keys(const json::View& config);
@@ -21,7 +21,8 @@ StatusOr<std::uint32_t> size_field_or(const json::View& config, std::string_view
 /// dtype or torch_dtype, without "torch."; empty when absent.
 StatusOr<std::string> stated_dtype(const json::View& config);
 /// silu, gelu_new, gelu_pytorch_tanh or gelu; an error that lists them.
-StatusOr<Activation> activation_field(const json::View& config, std::string_view key, std::string_view fallback);
+StatusOr<Activation> activation_field(const json::View& config, std::string_view key,
+                                      std::string_view fallback);
 /// A finite number above 0.
 StatusOr<float> epsilon_field(const json::View& config, std::string_view key, double fallback);
 

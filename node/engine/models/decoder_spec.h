@@ -40,7 +40,7 @@ struct NormPlan {
 /// Which tensors make one decoder layer.
 struct LayerPlan {
   NormPlan attention_norm;
-  MatrixPlan qkv;  ///< rows: query heads, then key heads, then value heads
+  MatrixPlan qkv;                                ///< rows: query heads, then key heads, then value heads
   std::optional<NormPlan> query_norm, key_norm;  ///< [head_dim], per head, before rotation
   MatrixPlan attention_out;
   NormPlan mlp_norm;
@@ -58,16 +58,17 @@ struct HeadPlan {
   TensorSource matrix;  ///< [V, H]; the embedding's tensor when tied
 };
 
-/// Rotation of the first `dims` values of each query and key head, pair (i, i + dims/2) by position · frequency i.
+/// Rotation of the first `dims` values of each query and key head, pair (i, i + dims/2) by position ·
+/// frequency i.
 struct RopeSpec {
-  std::uint32_t dims = 0;                ///< 0: no rotation
-  std::vector<float> frequencies;        ///< [dims/2]
-  float attention_scale = 1;             ///< multiplies cos and sin (YaRN)
+  std::uint32_t dims = 0;          ///< 0: no rotation
+  std::vector<float> frequencies;  ///< [dims/2]
+  float attention_scale = 1;       ///< multiplies cos and sin (YaRN)
 };
 
 struct LayerSpec {
-  std::uint32_t window = 0;    ///< key j is visible to query i iff i − window < j ≤ i; 0: all j ≤ i
-  float attention_scale = 1;   ///< multiplies query · key
+  std::uint32_t window = 0;   ///< key j is visible to query i iff i − window < j ≤ i; 0: all j ≤ i
+  float attention_scale = 1;  ///< multiplies query · key
 };
 
 /// A decoder-only transformer of pre-norm layers; everything that the layers need to compute.

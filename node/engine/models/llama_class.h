@@ -24,8 +24,8 @@ StatusOr<DecoderSpec> read_llama_class(const json::View& config, const LlamaTrai
 
 /// All layers see everything; layer_types may only say so.
 StatusOr<std::vector<std::uint32_t>> no_windows(const json::View& config, std::uint32_t layers);
-/// Qwen's rule: use_sliding_window, then sliding_window on layer_types' sliding_attention layers, or on those from
-/// max_window_layers on.
+/// Qwen's rule: use_sliding_window, then sliding_window on layer_types' sliding_attention layers, or on those
+/// from max_window_layers on.
 StatusOr<std::vector<std::uint32_t>> qwen_windows(const json::View& config, std::uint32_t layers);
 /// layer_types as "is sliding" per layer; nothing when absent. Other kinds or another length are an error.
 StatusOr<std::optional<std::vector<bool>>> sliding_layers(const json::View& config, std::uint32_t layers);

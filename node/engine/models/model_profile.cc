@@ -8,7 +8,9 @@
 namespace mesh::engine {
 namespace {
 
-std::uint64_t matrix_bytes(WeightFormat format) { return format == WeightFormat::kBfloat16 ? 2 : 4; }
+std::uint64_t matrix_bytes(WeightFormat format) {
+  return format == WeightFormat::kBfloat16 ? 2 : 4;
+}
 
 std::uint64_t values_of(const TensorSource& source) {
   std::uint64_t values = 1;
@@ -36,7 +38,8 @@ PartSize size_of(const LayerPlan& plan) {
   for (const std::optional<NormPlan>* norm : {&plan.query_norm, &plan.key_norm}) {
     if (*norm) add(**norm, size);
   }
-  for (const MatrixPlan* matrix : {&plan.qkv, &plan.attention_out, &plan.mlp_in, &plan.mlp_out}) add(*matrix, size);
+  for (const MatrixPlan* matrix : {&plan.qkv, &plan.attention_out, &plan.mlp_in, &plan.mlp_out})
+    add(*matrix, size);
   return size;
 }
 
@@ -57,7 +60,9 @@ std::uint64_t PartSize::bytes(WeightFormat format) const {
 }
 
 bool ModelProfile::allows(const LayerRange& range) const {
-  const auto cut = [&](std::uint32_t at) { return std::binary_search(split_points.begin(), split_points.end(), at); };
+  const auto cut = [&](std::uint32_t at) {
+    return std::binary_search(split_points.begin(), split_points.end(), at);
+  };
   return range.begin <= range.end && cut(range.begin) && cut(range.end);
 }
 
@@ -96,7 +101,8 @@ void finish_profile(DecoderSpec& spec) {
   }
   profile.embedding = {};
   profile.embedding.matrix_values = values_of(spec.embedding_plan.tokens);
-  if (spec.embedding_plan.positions) profile.embedding.matrix_values += values_of(*spec.embedding_plan.positions);
+  if (spec.embedding_plan.positions)
+    profile.embedding.matrix_values += values_of(*spec.embedding_plan.positions);
   profile.head = {};
   add(spec.head_plan.norm, profile.head);
   profile.head.matrix_values = values_of(spec.head_plan.matrix);

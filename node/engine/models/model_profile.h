@@ -21,13 +21,13 @@ StatusOr<WeightFormat> parse_weight_format(std::string_view name);
 struct PartSize {
   std::uint64_t matrix_values = 0;  ///< stored in the weight format
   std::uint64_t vector_values = 0;  ///< norm weights, biases: always float32
-  std::uint64_t kv_values = 0;      ///< KV cache values per token (keys and values together); 0 outside of layers
+  std::uint64_t kv_values = 0;  ///< KV cache values per token (keys and values together); 0 outside of layers
 
   std::uint64_t bytes(WeightFormat format) const;
 };
 
-/// What planner, tracker and node need to know of a model. Made from config.json alone, without torch and without
-/// the weights.
+/// What planner, tracker and node need to know of a model. Made from config.json alone, without torch and
+/// without the weights.
 struct ModelProfile {
   std::string model_type;
   std::uint32_t hidden = 0;
@@ -37,7 +37,8 @@ struct ModelProfile {
   PartSize embedding;
   PartSize head;           ///< final norm and lm_head; counts a matrix of its own when tied, too
   bool tied_head = false;  ///< lm_head is the embedding matrix; a shard with both holds it once
-  std::vector<std::uint32_t> split_points;  ///< layer borders where the model may be cut, ascending, 0 and N among them
+  std::vector<std::uint32_t>
+      split_points;  ///< layer borders where the model may be cut, ascending, 0 and N among them
   /// Data type that config.json states for the weights on disk ("bfloat16", "float16", "float32"), or empty.
   std::string stated_dtype;
 
@@ -52,9 +53,9 @@ struct ModelProfile {
   std::uint64_t kv_bytes_per_token(const LayerRange& range, WeightFormat format) const;
 };
 
-/// Reads the contents of config.json. Errors: broken JSON, an unknown model_type (the message lists the supported
-/// ones), a field that is missing or of a wrong type, a field that changes the mathematics in a way that the family
-/// does not know. Ids that end a text are in common/text's GenerationDefaults.
+/// Reads the contents of config.json. Errors: broken JSON, an unknown model_type (the message lists the
+/// supported ones), a field that is missing or of a wrong type, a field that changes the mathematics in a way
+/// that the family does not know. Ids that end a text are in common/text's GenerationDefaults.
 StatusOr<ModelProfile> read_model_profile(std::string_view config_json);
 
 /// The model_type values that can be loaded, in alphabetical order.

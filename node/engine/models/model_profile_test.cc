@@ -14,7 +14,8 @@ using ::testing::HasSubstr;
 
 json::Object base(std::string_view model_type) {
   if (model_type == "gpt2") {
-    return {{"model_type", "gpt2"}, {"n_layer", 4}, {"n_embd", 32}, {"n_head", 2}, {"n_positions", 64}, {"vocab_size", 100}};
+    return {{"model_type", "gpt2"}, {"n_layer", 4},      {"n_embd", 32},
+            {"n_head", 2},          {"n_positions", 64}, {"vocab_size", 100}};
   }
   return {{"model_type", model_type},     {"num_hidden_layers", 4},    {"hidden_size", 32},
           {"num_attention_heads", 4},     {"num_key_value_heads", 2},  {"head_dim", 8},
@@ -27,7 +28,9 @@ json::Object with(json::Object object, std::string_view key, json::Value value) 
   return object;
 }
 
-std::string text(const json::Object& config) { return json::serialize(config); }
+std::string text(const json::Object& config) {
+  return json::serialize(config);
+}
 
 std::string failure(const json::Object& config) {
   const auto spec = read_decoder_spec(text(config));
@@ -88,7 +91,8 @@ TEST(Families, EachFileOfArchIsRegistered) {
 }
 
 TEST(Families, AnUnknownOneIsRefusedWithTheListOfThoseSupported) {
-  EXPECT_THAT(failure(base("mamba")), HasSubstr("\"mamba\" is not supported; supported are gpt2, llama, mistral, qwen2, qwen3"));
+  EXPECT_THAT(failure(base("mamba")),
+              HasSubstr("\"mamba\" is not supported; supported are gpt2, llama, mistral, qwen2, qwen3"));
 }
 
 class Family : public ::testing::TestWithParam<std::string> {};
@@ -124,7 +128,8 @@ INSTANTIATE_TEST_SUITE_P(All, Family, ::testing::Values("gpt2", "llama", "mistra
 class RotaryFamily : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(RotaryFamily, BothStylesOfConfigMeanTheSame) {
-  const json::Object scaling{{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 128}};
+  const json::Object scaling{
+      {"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 128}};
   json::Object modern = scaling;
   modern["rope_theta"] = 50000.0;
   json::Object older = scaling;
@@ -138,7 +143,8 @@ TEST_P(RotaryFamily, BothStylesOfConfigMeanTheSame) {
 }
 
 TEST_P(RotaryFamily, PartialRotationIsReadInEitherPlace) {
-  const json::Object params{{"rope_type", "default"}, {"rope_theta", 10000.0}, {"partial_rotary_factor", 0.5}};
+  const json::Object params{
+      {"rope_type", "default"}, {"rope_theta", 10000.0}, {"partial_rotary_factor", 0.5}};
   const auto inside = spec_of(with(base(GetParam()), "rope_parameters", params));
   const auto outside = spec_of(with(base(GetParam()), "partial_rotary_factor", 0.5));
   EXPECT_EQ(inside.rope.dims, 4u);
@@ -148,7 +154,8 @@ TEST_P(RotaryFamily, PartialRotationIsReadInEitherPlace) {
 
 TEST_P(RotaryFamily, RefusesAnUnknownRopeType) {
   const json::Object params{{"rope_type", "longrope"}, {"factor", 4.0}};
-  EXPECT_THAT(failure(with(base(GetParam()), "rope_parameters", params)), HasSubstr("\"longrope\" is not supported"));
+  EXPECT_THAT(failure(with(base(GetParam()), "rope_parameters", params)),
+              HasSubstr("\"longrope\" is not supported"));
   const json::Object sections{{"rope_type", "default"}, {"mrope_section", json::Array{1, 1, 2}}};
   EXPECT_THAT(failure(with(base(GetParam()), "rope_scaling", sections)), HasSubstr("mrope_section"));
 }
@@ -162,12 +169,13 @@ TEST_P(RotaryFamily, DtypeIsReadUnderBothNames) {
 
 INSTANTIATE_TEST_SUITE_P(All, RotaryFamily, ::testing::Values("llama", "mistral", "qwen2", "qwen3"));
 
-/// Frequencies of transformers' llama3 rule, worked out from its formula: θ = 10000, four pairs, factor 8, low 1,
-/// high 4, original 64: wavelengths 6.28, 62.8, 628, 6283; the first is under 64 / 4, the last two are over 64 / 1,
-/// the second lies between with s = (64 / 62.83 − 1) / 3.
+/// Frequencies of transformers' llama3 rule, worked out from its formula: θ = 10000, four pairs, factor 8,
+/// low 1, high 4, original 64: wavelengths 6.28, 62.8, 628, 6283; the first is under 64 / 4, the last two are
+/// over 64 / 1, the second lies between with s = (64 / 62.83 − 1) / 3.
 TEST(Rope, Llama3ScalesByWavelength) {
-  const json::Object params{{"rope_type", "llama3"},   {"rope_theta", 10000.0},  {"factor", 8.0},
-                            {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 64}};
+  const json::Object params{{"rope_type", "llama3"},   {"rope_theta", 10000.0},
+                            {"factor", 8.0},           {"low_freq_factor", 1.0},
+                            {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 64}};
   const auto spec = spec_of(with(base("llama"), "rope_parameters", params));
   const double smooth = (64 / (2 * M_PI / 0.1) - 1) / 3;
   ASSERT_EQ(spec.rope.frequencies.size(), 4u);
@@ -204,7 +212,8 @@ TEST(Windows, MistralHasOneForAllLayersUnlessItIsNull) {
 
 TEST(Biases, FollowTheFamily) {
   EXPECT_TRUE(spec_of(base("llama")).layer_plans[0].qkv.biases.empty());
-  EXPECT_EQ(spec_of(with(base("llama"), "attention_bias", true)).layer_plans[0].attention_out.biases.size(), 1u);
+  EXPECT_EQ(spec_of(with(base("llama"), "attention_bias", true)).layer_plans[0].attention_out.biases.size(),
+            1u);
   EXPECT_EQ(spec_of(base("qwen2")).layer_plans[0].qkv.biases.size(), 3u);
   EXPECT_TRUE(spec_of(base("qwen2")).layer_plans[0].attention_out.biases.empty());
   EXPECT_THAT(failure(with(base("mistral"), "attention_bias", true)), HasSubstr("attention_bias"));

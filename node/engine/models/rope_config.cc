@@ -29,8 +29,10 @@ StatusOr<double> positive(const json::View& view, std::string_view key, std::opt
 }
 
 /// Where the length that the model was trained on is written, in the order in which transformers looks.
-StatusOr<double> original_positions(const json::View& config, const json::View& params, Position max_positions) {
-  MESH_ASSIGN_OR_RETURN(const std::optional<json::View> outer, config.find("original_max_position_embeddings"));
+StatusOr<double> original_positions(const json::View& config, const json::View& params,
+                                    Position max_positions) {
+  MESH_ASSIGN_OR_RETURN(const std::optional<json::View> outer,
+                        config.find("original_max_position_embeddings"));
   return positive(outer ? config : params, "original_max_position_embeddings", max_positions);
 }
 
@@ -69,7 +71,8 @@ StatusOr<double> scale_yarn(const json::View& params, double original, Position 
   MESH_ASSIGN_OR_RETURN(const bool truncate, params.get_or<bool>("truncate", true));
   MESH_ASSIGN_OR_RETURN(const double mscale, params.get_or<double>("mscale", 0));
   MESH_ASSIGN_OR_RETURN(const double mscale_all, params.get_or<double>("mscale_all_dim", 0));
-  MESH_ASSIGN_OR_RETURN(const std::optional<double> attention, params.get_optional<double>("attention_factor"));
+  MESH_ASSIGN_OR_RETURN(const std::optional<double> attention,
+                        params.get_optional<double>("attention_factor"));
 
   const auto correction = [&](double rotations) {
     return rope.dims * std::log(original / (rotations * 2 * std::numbers::pi)) / (2 * std::log(rope.theta));
@@ -99,7 +102,8 @@ StatusOr<RopeSpec> read_rope(const json::View& config, std::uint32_t head_dim, P
   MESH_RETURN_IF_ERROR(params.as<json::Object>().status());
   for (const auto& [key, value] : params.value().as_object()) {
     if (value.is_object()) return params.error("one rotary embedding per layer type is not supported");
-    if (key == "mrope_section") return params.error("mrope_section (positions of three axes) is not supported");
+    if (key == "mrope_section")
+      return params.error("mrope_section (positions of three axes) is not supported");
   }
 
   MESH_ASSIGN_OR_RETURN(const double outer_theta, positive(config, "rope_theta", 10000));
@@ -109,7 +113,8 @@ StatusOr<RopeSpec> read_rope(const json::View& config, std::uint32_t head_dim, P
   if (partial > 1) return params.error("partial_rotary_factor must lie in (0, 1]");
   const auto dims = static_cast<std::uint32_t>(head_dim * partial);
   if (dims == 0 || dims % 2 != 0) {
-    return params.error(fmt::format("rotates {} of {} values of a head; an even number above 0 is needed", dims, head_dim));
+    return params.error(
+        fmt::format("rotates {} of {} values of a head; an even number above 0 is needed", dims, head_dim));
   }
   MESH_ASSIGN_OR_RETURN(const std::string older_type, params.get_or<std::string>("type", "default"));
   MESH_ASSIGN_OR_RETURN(const std::string type, params.get_or<std::string>("rope_type", older_type));
@@ -124,10 +129,11 @@ StatusOr<RopeSpec> read_rope(const json::View& config, std::uint32_t head_dim, P
   } else if (type == "yarn") {
     MESH_ASSIGN_OR_RETURN(attention_scale, scale_yarn(params, original, max_positions, rope));
   } else if (type != "default" && type != "dynamic") {
-    return params.error(
-        fmt::format("rope type \"{}\" is not supported; supported are default, dynamic, linear, llama3, yarn", type));
+    return params.error(fmt::format(
+        "rope type \"{}\" is not supported; supported are default, dynamic, linear, llama3, yarn", type));
   }
-  RopeSpec spec{dims, {rope.frequencies.begin(), rope.frequencies.end()}, static_cast<float>(attention_scale)};
+  RopeSpec spec{
+      dims, {rope.frequencies.begin(), rope.frequencies.end()}, static_cast<float>(attention_scale)};
   return spec;
 }
 

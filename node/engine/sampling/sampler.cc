@@ -23,12 +23,15 @@ class Ranking {
 
  private:
   void sort_to(std::size_t count) {
-    std::partial_sort(ids_.begin() + static_cast<std::ptrdiff_t>(sorted_),
-                      ids_.begin() + static_cast<std::ptrdiff_t>(count), ids_.end(), [&](TokenId a, TokenId b) {
-                        const float left = logits_[static_cast<std::size_t>(a)];
-                        const float right = logits_[static_cast<std::size_t>(b)];
-                        return left != right ? left > right : a < b;
-                      });
+    const auto better = [&](TokenId a, TokenId b) {
+      const float left = logits_[static_cast<std::size_t>(a)];
+      const float right = logits_[static_cast<std::size_t>(b)];
+      return left != right ? left > right : a < b;
+    };
+    const auto first = ids_.begin() + static_cast<std::ptrdiff_t>(sorted_);
+    const auto last = ids_.begin() + static_cast<std::ptrdiff_t>(count);
+    if (last != ids_.end()) std::nth_element(first, last, ids_.end(), better);
+    std::sort(first, last, better);
     sorted_ = count;
   }
 
@@ -38,10 +41,13 @@ class Ranking {
 };
 
 TokenId draw(std::span<const float> logits, Ranking& ranking, const SamplingParams& params, float uniform) {
-  const std::size_t count = params.top_k == 0 ? logits.size() : std::min<std::size_t>(params.top_k, logits.size());
+  const std::size_t count =
+      params.top_k == 0 ? logits.size() : std::min<std::size_t>(params.top_k, logits.size());
   const double best = logits[static_cast<std::size_t>(ranking[0])];
   const auto weight = [&](float logit) { return std::exp((logit - best) / params.temperature); };
-  const auto ranked = [&](std::size_t rank) { return weight(logits[static_cast<std::size_t>(ranking[rank])]); };
+  const auto ranked = [&](std::size_t rank) {
+    return weight(logits[static_cast<std::size_t>(ranking[rank])]);
+  };
   double total = 0;
   if (params.top_k == 0) {
     for (const float logit : logits) total += weight(logit);
@@ -68,7 +74,8 @@ TokenId draw(std::span<const float> logits, Ranking& ranking, const SamplingPara
 
 Status check_sampling(const SamplingParams& params) {
   if (!(params.temperature >= 0) || !std::isfinite(params.temperature)) {
-    return error(StatusCode::kInvalidArgument, "temperature must be finite and at least 0, is {}", params.temperature);
+    return error(StatusCode::kInvalidArgument, "temperature must be finite and at least 0, is {}",
+                 params.temperature);
   }
   if (!(params.top_p > 0 && params.top_p <= 1)) {
     return error(StatusCode::kInvalidArgument, "top_p must lie in (0, 1], is {}", params.top_p);

@@ -34,7 +34,8 @@ TEST(Greedy, TakesTheLowestIdAmongEquals) {
   const SampledToken token = sample(logits, {}, 1, 3);
   EXPECT_EQ(token.id, 1);
   ASSERT_EQ(token.top.size(), 3u);
-  EXPECT_THAT((std::vector<TokenId>{token.top[0].id, token.top[1].id, token.top[2].id}), ElementsAre(1, 2, 3));
+  EXPECT_THAT((std::vector<TokenId>{token.top[0].id, token.top[1].id, token.top[2].id}),
+              ElementsAre(1, 2, 3));
   EXPECT_EQ(sample(logits, {}, 1, 0).id, 1);
   EXPECT_NEAR(token.logprob, 3 - std::log(std::exp(1) + 2 * std::exp(3) + std::exp(2)), 1e-6);
 }

@@ -38,7 +38,8 @@ class EditedCheckpoint {
     }
     edit(tensors);
     std::vector<safetensors::NewTensor> list;
-    for (const auto& [tensor, value] : tensors) list.push_back({tensor, value.dtype, value.shape, value.data});
+    for (const auto& [tensor, value] : tensors)
+      list.push_back({tensor, value.dtype, value.shape, value.data});
     EXPECT_TRUE(safetensors::write_safetensors(folder_ / "model.safetensors", list).ok());
   }
   ~EditedCheckpoint() { std::filesystem::remove_all(folder_); }

@@ -71,7 +71,8 @@ Golden read_golden(const std::string& name) {
   std::ifstream file(folder + "/golden.json");
   std::stringstream text;
   text << file.rdbuf();
-  const json::Value value = must(json::parse(text.str(), {.max_bytes = 8u << 20, .max_depth = 32, .max_values = 1u << 20}));
+  const json::Value value =
+      must(json::parse(text.str(), {.max_bytes = 8u << 20, .max_depth = 32, .max_values = 1u << 20}));
   const json::View view(value);
   golden.bf16_nmse = must(view.get<double>("bf16_nmse"));
   for (const json::View& prompt : must(must(view.field("prompts")).elements())) {
@@ -87,12 +88,17 @@ Golden read_golden(const std::string& name) {
 
 ModelIdentity identity_for(const std::string& name) {
   ModelIdentity identity;
-  for (std::size_t i = 0; i < name.size(); ++i) identity.bytes[i % ModelIdentity::kSize] ^= static_cast<std::uint8_t>(name[i]);
+  for (std::size_t i = 0; i < name.size(); ++i)
+    identity.bytes[i % ModelIdentity::kSize] ^= static_cast<std::uint8_t>(name[i]);
   return identity;
 }
 
 std::unique_ptr<Engine> cpu_engine(ComputeType compute, std::uint64_t memory) {
-  return must(Engine::create({.device = Device::kCpu, .compute = compute, .threads = 2, .memory_bytes = memory, .cuda_library = {}}));
+  return must(Engine::create({.device = Device::kCpu,
+                              .compute = compute,
+                              .threads = 2,
+                              .memory_bytes = memory,
+                              .cuda_library = {}}));
 }
 
 std::shared_ptr<const Shard> load(Engine& engine, const std::string& folder, const LayerRange& range) {
@@ -104,7 +110,8 @@ std::shared_ptr<const Shard> load(Engine& engine, const std::string& folder, con
 std::shared_ptr<const Shard> load_all(Engine& engine, const std::string& folder) {
   const auto checkpoint = open_checkpoint(folder);
   const ModelProfile profile = must(read_model_profile(must(checkpoint->files().read_small("config.json"))));
-  return must(engine.load(*checkpoint, identity_for(folder), shard_of(profile, {0, profile.layer_count()}), {}));
+  return must(
+      engine.load(*checkpoint, identity_for(folder), shard_of(profile, {0, profile.layer_count()}), {}));
 }
 
 Chain::Chain(Engine& engine, std::shared_ptr<const Shard> shard, const std::vector<std::uint32_t>& splits,
@@ -113,7 +120,8 @@ Chain::Chain(Engine& engine, std::shared_ptr<const Shard> shard, const std::vect
   std::uint32_t begin = 0;
   for (const std::uint32_t split : splits) ranges_.push_back({std::exchange(begin, split), split});
   ranges_.push_back({begin, shard_->profile().layer_count()});
-  for (const LayerRange& range : ranges_) caches_.push_back(must(engine.open_cache(shard_, range, max_positions)));
+  for (const LayerRange& range : ranges_)
+    caches_.push_back(must(engine.open_cache(shard_, range, max_positions)));
 }
 
 Chain::~Chain() {

@@ -22,7 +22,8 @@ std::uint64_t packed_bytes(const TensorCatalogue& catalogue, const MatrixPlan& p
 }
 
 MatrixPlan table_plan(const TensorSource& source) {
-  return {.weights = {source}, .biases = {}, .transposed = false, .out = source.shape[0], .in = source.shape[1]};
+  return {
+      .weights = {source}, .biases = {}, .transposed = false, .out = source.shape[0], .in = source.shape[1]};
 }
 
 Status PartReader::finished(const TensorSource& source) {
@@ -36,7 +37,8 @@ Status PartReader::finished(const TensorSource& source) {
 StatusOr<std::vector<float>> PartReader::values(const TensorSource& source) {
   MESH_ASSIGN_OR_RETURN(const std::string_view bytes, checkpoint_.tensor(catalogue_.disk_name(source)));
   std::vector<float> values(source.shape[0]);
-  ops::widen(bytes.data(), catalogue_.element(source), static_cast<std::int64_t>(values.size()), values.data());
+  ops::widen(bytes.data(), catalogue_.element(source), static_cast<std::int64_t>(values.size()),
+             values.data());
   checkpoint_.release(bytes);
   MESH_RETURN_IF_ERROR(finished(source));
   return values;
@@ -59,8 +61,8 @@ Status PartReader::read_rows(const TensorSource& source, std::int64_t in, Linear
   const std::uint64_t step = std::max<std::uint64_t>(1, kReadSlice / row_bytes);
   for (std::uint64_t row = 0; row < source.shape[0]; row += step) {
     const std::uint64_t rows = std::min(step, source.shape[0] - row);
-    MESH_ASSIGN_OR_RETURN(const std::string_view bytes, checkpoint_.slice(catalogue_.disk_name(source),
-                                                                          row * row_bytes, rows * row_bytes));
+    MESH_ASSIGN_OR_RETURN(const std::string_view bytes,
+                          checkpoint_.slice(catalogue_.disk_name(source), row * row_bytes, rows * row_bytes));
     MESH_RETURN_IF_ERROR(loader.append_rows(bytes.data(), element, static_cast<std::int64_t>(rows), in));
     checkpoint_.release(bytes);
   }

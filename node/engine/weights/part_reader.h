@@ -22,7 +22,11 @@ class PartReader {
  public:
   PartReader(const LoadContext& context, hub::Checkpoint& checkpoint, const TensorCatalogue& catalogue,
              const ProgressCallback& progress, std::uint64_t total_bytes)
-      : context_(context), checkpoint_(checkpoint), catalogue_(catalogue), progress_(progress), total_(total_bytes) {}
+      : context_(context),
+        checkpoint_(checkpoint),
+        catalogue_(catalogue),
+        progress_(progress),
+        total_(total_bytes) {}
 
   StatusOr<NormWeights> norm(const NormPlan& plan);
   StatusOr<LinearPtr> matrix(const MatrixPlan& plan);

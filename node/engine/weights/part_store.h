@@ -10,8 +10,8 @@
 
 namespace mesh::engine {
 
-/// Parts that some shard holds, by model and name ("layer 3", a tensor's name). Keeps none alive. Thread-safe.
-/// A name always means the same type of part.
+/// Parts that some shard holds, by model and name ("layer 3", a tensor's name). Keeps none alive.
+/// Thread-safe. A name always means the same type of part.
 class PartStore {
  public:
   template <class Part>

@@ -47,7 +47,9 @@ struct ShardPlan {
 
 namespace {
 
-std::uint64_t norm_bytes(const NormPlan& plan) { return plan.weight.shape[0] * sizeof(float) * (plan.bias ? 2 : 1); }
+std::uint64_t norm_bytes(const NormPlan& plan) {
+  return plan.weight.shape[0] * sizeof(float) * (plan.bias ? 2 : 1);
+}
 
 std::uint64_t layer_bytes(const TensorCatalogue& catalogue, const LayerPlan& plan, WeightFormat compute) {
   std::uint64_t bytes = norm_bytes(plan.attention_norm) + norm_bytes(plan.mlp_norm);
@@ -62,7 +64,8 @@ std::uint64_t layer_bytes(const TensorCatalogue& catalogue, const LayerPlan& pla
 /// Builds the list of missing parts, part by part.
 class Planner {
  public:
-  Planner(const LoadContext& context, ShardPlan& plan) : context_(context), plan_(plan), shard_(*plan.shard) {}
+  Planner(const LoadContext& context, ShardPlan& plan)
+      : context_(context), plan_(plan), shard_(*plan.shard) {}
 
   void table(const TensorSource& source, std::vector<std::shared_ptr<const MatrixPart>*> targets) {
     MatrixPlan matrix = table_plan(source);
@@ -239,11 +242,15 @@ ShardNeeds needs_of(const ShardPlan& plan) {
   return needs;
 }
 
-const DecoderSpec& decoder_of(const ShardPlan& plan) { return *plan.shard->decoder; }
+const DecoderSpec& decoder_of(const ShardPlan& plan) {
+  return *plan.shard->decoder;
+}
 
-StatusOr<std::shared_ptr<const LoadedShard>> load_shard(const LoadContext& context, hub::Checkpoint& checkpoint,
-                                                        ShardPlan& plan, const ProgressCallback& progress) {
-  const std::string what = fmt::format("{} of {}", to_string(plan.shard->shape), checkpoint.files().describe());
+StatusOr<std::shared_ptr<const LoadedShard>> load_shard(const LoadContext& context,
+                                                        hub::Checkpoint& checkpoint, ShardPlan& plan,
+                                                        const ProgressCallback& progress) {
+  const std::string what =
+      fmt::format("{} of {}", to_string(plan.shard->shape), checkpoint.files().describe());
   const ShardNeeds needs = needs_of(plan);
   MESH_ASSIGN_OR_RETURN(MemoryBudget::Reservation reserved,
                         context.budget.reserve(MemoryUseKind::kWeights, needs.total(), what));
@@ -251,7 +258,8 @@ StatusOr<std::shared_ptr<const LoadedShard>> load_shard(const LoadContext& conte
   PartReader reader(context, checkpoint, plan.catalogue, progress, plan.disk_bytes);
   for (const MissingPart& part : plan.missing) {
     ReadPart read{reader, context.store, plan.shard->model, part.name, reserved.split(part.bytes)};
-    if (const Status status = std::visit(read, part.what); !status.ok()) return with_context(status, part.name);
+    if (const Status status = std::visit(read, part.what); !status.ok())
+      return with_context(status, part.name);
   }
   return std::shared_ptr<const LoadedShard>(plan.shard);
 }

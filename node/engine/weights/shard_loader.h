@@ -26,7 +26,8 @@ StatusOr<std::shared_ptr<ShardPlan>> plan_shard(const LoadContext& context, hub:
 ShardNeeds needs_of(const ShardPlan& plan);
 const DecoderSpec& decoder_of(const ShardPlan& plan);
 /// Reserves, reads and packs.
-StatusOr<std::shared_ptr<const LoadedShard>> load_shard(const LoadContext& context, hub::Checkpoint& checkpoint,
-                                                        ShardPlan& plan, const ProgressCallback& progress);
+StatusOr<std::shared_ptr<const LoadedShard>> load_shard(const LoadContext& context,
+                                                        hub::Checkpoint& checkpoint, ShardPlan& plan,
+                                                        const ProgressCallback& progress);
 
 }  // namespace mesh::engine

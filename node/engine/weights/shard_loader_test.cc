@@ -70,7 +70,8 @@ TEST(ShardLoader, NamesMissingTensorsOfItsRangeOnly) {
 TEST(ShardLoader, NamesTensorsThatTheFamilyDoesNotHave) {
   const EditedCheckpoint edited("tiny-llama", [](Tensors& tensors) {
     tensors["model.layers.1.self_attn.q_norm.weight"] = {safetensors::Dtype::kF32, {2}, std::string(8, '\0')};
-    tensors["model.layers.1.self_attn.rotary_emb.inv_freq"] = {safetensors::Dtype::kF32, {2}, std::string(8, '\0')};
+    tensors["model.layers.1.self_attn.rotary_emb.inv_freq"] = {
+        safetensors::Dtype::kF32, {2}, std::string(8, '\0')};
   });
   const std::string failure = load_failure(edited.folder(), {{0, 2}, true, false});
   EXPECT_THAT(failure, HasSubstr("model.layers.1.self_attn.q_norm.weight"));
@@ -120,7 +121,8 @@ void halve_and_back(Tensors& tensors) {
       std::uint16_t bits;
       std::memcpy(&bits, &tensor.data[i], 2);
       const int exponent = (bits >> 10) & 0x1f;
-      if (exponent != 0) bits = static_cast<std::uint16_t>((bits & 0x8000) | (exponent + 112) << 7 | (bits >> 3 & 0x7f));
+      if (exponent != 0)
+        bits = static_cast<std::uint16_t>((bits & 0x8000) | (exponent + 112) << 7 | (bits >> 3 & 0x7f));
       std::memcpy(&tensor.data[i], &bits, 2);
     }
     tensor.dtype = safetensors::Dtype::kBF16;
@@ -136,8 +138,10 @@ std::vector<float> logits_of(const std::string& folder, ComputeType compute) {
 
 TEST(ShardLoader, Float32OnDiskGivesTheSameLogitsAsItsBfloat16) {
   const EditedCheckpoint wide("tiny-qwen2", widen_all);
-  EXPECT_EQ(logits_of(wide.folder(), ComputeType::kFloat32), logits_of(golden_folder("tiny-qwen2"), ComputeType::kFloat32));
-  EXPECT_EQ(logits_of(wide.folder(), ComputeType::kBfloat16), logits_of(golden_folder("tiny-qwen2"), ComputeType::kBfloat16));
+  EXPECT_EQ(logits_of(wide.folder(), ComputeType::kFloat32),
+            logits_of(golden_folder("tiny-qwen2"), ComputeType::kFloat32));
+  EXPECT_EQ(logits_of(wide.folder(), ComputeType::kBfloat16),
+            logits_of(golden_folder("tiny-qwen2"), ComputeType::kBfloat16));
 }
 
 TEST(ShardLoader, Float16OnDiskGivesTheSameLogitsAsEqualBfloat16) {
@@ -157,13 +161,16 @@ TEST(ShardLoader, NamesWithoutThePrefixAreFound) {
     tensors = std::move(renamed);
     tensors["h.0.attn.bias"] = {safetensors::Dtype::kU8, {1}, std::string(1, '\1')};
   });
-  EXPECT_EQ(logits_of(bare.folder(), ComputeType::kFloat32), logits_of(golden_folder("tiny-gpt2"), ComputeType::kFloat32));
+  EXPECT_EQ(logits_of(bare.folder(), ComputeType::kFloat32),
+            logits_of(golden_folder("tiny-gpt2"), ComputeType::kFloat32));
 }
 
 TEST(ShardLoader, ATiedHeadCountsOnBothEndsAndOnceTogether) {
   const auto engine = cpu_engine(ComputeType::kBfloat16);
   const auto checkpoint = open_checkpoint(golden_folder("tiny-qwen2"));
-  const auto bytes = [&](const ShardSpec& spec) { return engine->shard_needs(*checkpoint, {}, spec)->weight_bytes; };
+  const auto bytes = [&](const ShardSpec& spec) {
+    return engine->shard_needs(*checkpoint, {}, spec)->weight_bytes;
+  };
   const std::uint64_t matrix = 2048u * 128 * 2, norm = 128 * 4;
   EXPECT_EQ(bytes({{0, 0}, true, false}), matrix);
   EXPECT_EQ(bytes({{6, 6}, false, true}), matrix + norm);

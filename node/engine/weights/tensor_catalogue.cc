@@ -13,14 +13,16 @@ constexpr std::size_t kNamesInMessage = 8;
 
 std::string name_list(const std::vector<std::string>& names) {
   const std::size_t shown = std::min(names.size(), kNamesInMessage);
-  std::string text = fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
+  std::string text =
+      fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
   if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
   return text;
 }
 
 bool ignorable(std::string_view name, const DecoderSpec& spec) {
   for (const std::string& pattern : spec.ignorable) {
-    if (pattern.starts_with('*') ? name.ends_with(std::string_view(pattern).substr(1)) : name == pattern) return true;
+    if (pattern.starts_with('*') ? name.ends_with(std::string_view(pattern).substr(1)) : name == pattern)
+      return true;
   }
   return false;
 }
@@ -45,10 +47,14 @@ std::set<std::string> all_names(const TensorCatalogue& catalogue, const DecoderS
 
 std::optional<Element> element_of(safetensors::Dtype dtype) {
   switch (dtype) {
-    case safetensors::Dtype::kBF16: return Element::kBf16;
-    case safetensors::Dtype::kF16: return Element::kF16;
-    case safetensors::Dtype::kF32: return Element::kF32;
-    default: return std::nullopt;
+    case safetensors::Dtype::kBF16:
+      return Element::kBf16;
+    case safetensors::Dtype::kF16:
+      return Element::kF16;
+    case safetensors::Dtype::kF32:
+      return Element::kF32;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -93,7 +99,8 @@ StatusOr<TensorCatalogue> TensorCatalogue::make(hub::Checkpoint& checkpoint, con
   }
   if (!left_over.empty()) {
     return error(StatusCode::kInvalidArgument, "{}: {} tensors that a {} model does not have: {}",
-                 checkpoint.files().describe(), left_over.size(), spec.profile.model_type, name_list(left_over));
+                 checkpoint.files().describe(), left_over.size(), spec.profile.model_type,
+                 name_list(left_over));
   }
   return catalogue;
 }
@@ -112,7 +119,8 @@ Status TensorCatalogue::check(hub::Checkpoint& checkpoint, const std::vector<con
       wrong.push_back(fmt::format("{} is [{}], needed [{}]", name, fmt::join(info.shape, ", "),
                                   fmt::join(source->shape, ", ")));
     } else if (!element) {
-      wrong.push_back(fmt::format("{} is {}, needed BF16, F16 or F32", name, safetensors::dtype_name(info.dtype)));
+      wrong.push_back(
+          fmt::format("{} is {}, needed BF16, F16 or F32", name, safetensors::dtype_name(info.dtype)));
     } else {
       elements_[name] = *element;
     }

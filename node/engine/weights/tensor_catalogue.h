@@ -24,8 +24,8 @@ class TensorCatalogue {
   std::string disk_name(const TensorSource& source) const {
     return source.prefixed ? prefix_ + source.name : source.name;
   }
-  /// kInvalidArgument names all of `sources` that are missing, of a wrong shape or of a data type other than BF16,
-  /// F16 and F32; the checkpoint's own errors as they come.
+  /// kInvalidArgument names all of `sources` that are missing, of a wrong shape or of a data type other than
+  /// BF16, F16 and F32; the checkpoint's own errors as they come.
   Status check(hub::Checkpoint& checkpoint, const std::vector<const TensorSource*>& sources);
   /// After a check() that passed. kBf16, kF16 or kF32.
   Element element(const TensorSource& source) const { return elements_.at(disk_name(source)); }

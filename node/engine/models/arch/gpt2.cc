@@ -42,18 +42,22 @@ StatusOr<DecoderSpec> read(const json::View& config) {
   MESH_ASSIGN_OR_RETURN(spec.query_heads, size_field(config, "n_head", kMaxHeads));
   MESH_ASSIGN_OR_RETURN(spec.vocab, size_field(config, "vocab_size", kMaxVocab));
   MESH_ASSIGN_OR_RETURN(spec.profile.max_positions, size_field(config, "n_positions", kMaxPositions));
-  MESH_ASSIGN_OR_RETURN(spec.intermediate, size_field_or(config, "n_inner", kMaxIntermediate, 4 * spec.hidden));
+  MESH_ASSIGN_OR_RETURN(spec.intermediate,
+                        size_field_or(config, "n_inner", kMaxIntermediate, 4 * spec.hidden));
   if (spec.hidden % spec.query_heads != 0) {
-    return config.error(fmt::format("n_embd ({}) is not a multiple of n_head ({})", spec.hidden, spec.query_heads));
+    return config.error(
+        fmt::format("n_embd ({}) is not a multiple of n_head ({})", spec.hidden, spec.query_heads));
   }
   spec.kv_heads = spec.query_heads;
   spec.head_dim = spec.hidden / spec.query_heads;
-  if (spec.head_dim > kMaxHeadDim) return config.error(fmt::format("heads of {} values are too large", spec.head_dim));
+  if (spec.head_dim > kMaxHeadDim)
+    return config.error(fmt::format("heads of {} values are too large", spec.head_dim));
   spec.norm = NormKind::kLayerNorm;
   spec.gated_mlp = false;
   MESH_ASSIGN_OR_RETURN(spec.norm_epsilon, epsilon_field(config, "layer_norm_epsilon", 1e-5));
   MESH_ASSIGN_OR_RETURN(spec.activation, activation_field(config, "activation_function", "gelu_new"));
-  if (spec.activation == Activation::kSilu) return config.error("activation_function: needs one of the gelu kinds");
+  if (spec.activation == Activation::kSilu)
+    return config.error("activation_function: needs one of the gelu kinds");
   MESH_ASSIGN_OR_RETURN(spec.profile.tied_head, config.get_or<bool>("tie_word_embeddings", true));
   MESH_ASSIGN_OR_RETURN(const bool scaled, config.get_or<bool>("scale_attn_weights", true));
   MESH_ASSIGN_OR_RETURN(const bool by_layer, config.get_or<bool>("scale_attn_by_inverse_layer_idx", false));
@@ -66,8 +70,9 @@ StatusOr<DecoderSpec> read(const json::View& config) {
   spec.embedding_plan.tokens = {"wte.weight", {spec.vocab, spec.hidden}};
   spec.embedding_plan.positions = TensorSource{"wpe.weight", {spec.profile.max_positions, spec.hidden}};
   spec.head_plan.norm = layer_norm("ln_f", spec.hidden);
-  spec.head_plan.matrix = spec.profile.tied_head ? spec.embedding_plan.tokens
-                                                 : TensorSource{"lm_head.weight", {spec.vocab, spec.hidden}, false};
+  spec.head_plan.matrix = spec.profile.tied_head
+                              ? spec.embedding_plan.tokens
+                              : TensorSource{"lm_head.weight", {spec.vocab, spec.hidden}, false};
   spec.prefixes = {"transformer.", ""};
   spec.ignorable = {"*.attn.bias", "*.attn.masked_bias"};
   if (spec.profile.tied_head) spec.ignorable.push_back("lm_head.weight");
