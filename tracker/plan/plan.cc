@@ -15,6 +15,7 @@ std::string reason_for(const Board& board, std::size_t model, LayerRange gap) {
     most = std::max(most, board.free_bytes(node));
   }
   const std::uint64_t need = shard_bytes(what, gap, board.options().budget);
+  if (board.nodes().empty()) return fmt::format("no node has joined yet; {} bytes are needed", need);
   if (able == 0) {
     return fmt::format("no node may load {} ({}, {}); {} bytes are needed", what.name, what.model_type,
                        what.quantization, need);

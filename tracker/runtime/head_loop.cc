@@ -183,12 +183,12 @@ void HeadLoop::ask_cursor(const head::AskCursor& action) {
   }
   peers_.post(action.to.url, wire::kCursorsRoute, wire::write_cursors(request),
               [this, ref = action.ref, only](StatusOr<std::string> body) {
-                StatusOr<wire::CursorEntry> entry = body.status();
-                if (body.ok()) {
-                  const auto reply = wire::read_cursors_reply(*body);
-                  entry = reply.ok() ? only(*reply) : reply.status();
-                }
-                post([this, ref, entry = std::move(entry)] { table_.cursor_answered(ref, entry, now()); });
+                const auto read = [&]() -> StatusOr<wire::CursorEntry> {
+                  if (!body.ok()) return body.status();
+                  MESH_ASSIGN_OR_RETURN(const wire::CursorsReply reply, wire::read_cursors_reply(*body));
+                  return only(reply);
+                };
+                post([this, ref, entry = read()] { table_.cursor_answered(ref, entry, now()); });
               });
 }
 
