@@ -344,7 +344,7 @@ void World::renew(const head::RenewLease& action) {
 }
 
 void World::close(const head::CloseHop& action) {
-  if (action.to.url == embedded_->url()) {
+  if (action.ref.index == 0) {
     embedded_->table().close(action.request, timeline_.now());
     return head_->close_answered(action.ref, absl::OkStatus(), timeline_.now());
   }

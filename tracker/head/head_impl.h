@@ -45,7 +45,7 @@ class HeadTable::Impl {
   void fail(HeadSession& session, const Status& status, TimePoint now);
   void finish(HeadSession& session, FinishReason reason, const Status& status, TimePoint now);
   void close_everywhere(HeadSession& session, TimePoint now);
-  void close_at(HeadSession& session, const wire::HopAddress& hop, TimePoint now);
+  void close_at(HeadSession& session, const wire::HopAddress& hop, std::size_t index, TimePoint now);
   void renew(HeadSession& session, TimePoint now);
   void retry_closings(HeadSession& session, TimePoint now);
   void reschedule(HeadSession& session);
@@ -78,7 +78,7 @@ class HeadTable::Impl {
   std::vector<HeadAction> actions_;
   std::map<ModelIdentity, Duration> decode_time_;  ///< moving average of one decode step
   std::uint64_t last_request_ = 0;
-  std::size_t last_closing_ = 0;
+  std::uint32_t last_closing_ = 0;
   HeadStats counts_;
 };
 

@@ -90,7 +90,7 @@ void HeadTable::Impl::replace_lost(HeadSession& session, TimePoint now) {
   const bool first = session.generation.value == 0;
   std::vector<HopState> hops;
   std::size_t next_old = 0;
-  std::vector<wire::HopAddress> left;
+  std::vector<std::pair<wire::HopAddress, std::size_t>> left;
   for (const LostGroup& group : session.groups) {
     for (; next_old < group.first && !first; ++next_old) hops.push_back(session.hops[next_old]);
     for (const wire::HopAddress& address : *group.found) {
@@ -98,11 +98,12 @@ void HeadTable::Impl::replace_lost(HeadSession& session, TimePoint now) {
       hop.address = address;
       hops.push_back(hop);
     }
-    for (; next_old <= group.last && !first; ++next_old) left.push_back(session.hops[next_old].address);
+    for (; next_old <= group.last && !first; ++next_old)
+      left.emplace_back(session.hops[next_old].address, next_old);
   }
   for (; next_old < session.hops.size(); ++next_old) hops.push_back(session.hops[next_old]);
   session.groups.clear();
-  for (const wire::HopAddress& address : left) close_at(session, address, now);
+  for (const auto& [address, index] : left) close_at(session, address, index, now);
   session.hops = std::move(hops);
   if (!first) return fence(session, "a hop was replaced", now);
   // A new session: every cursor is 0, so one wave does.

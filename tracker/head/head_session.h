@@ -49,10 +49,10 @@ struct LostGroup {
 
 struct Closing {
   wire::HopAddress to;
+  std::size_t index = 0;  ///< in the route it was part of
   Generation generation;
   TimePoint next_try{};
   TimePoint until{};
-  bool in_flight = false;
 };
 
 struct HeadSession {
@@ -82,7 +82,7 @@ struct HeadSession {
   std::optional<TimePoint> next_probe;
   std::uint32_t stalled_probes = 0;
   TimePoint renew_at{};
-  std::map<std::size_t, Closing> closings;
+  std::map<std::uint32_t, Closing> closings;  ///< by the wave of their CloseHop
 
   const SessionId& id() const { return request.session; }
   std::uint32_t max_positions() const {

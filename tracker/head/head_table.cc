@@ -75,39 +75,38 @@ void HeadTable::Impl::close_everywhere(HeadSession& session, TimePoint now) {
   session.phase = Phase::kClosing;
   session.wave = Wave::kNone;
   if (session.generation.value > 0) {
-    for (const HopState& hop : session.hops) close_at(session, hop.address, now);
+    for (std::size_t i = 0; i < session.hops.size(); ++i) close_at(session, session.hops[i].address, i, now);
   }
   session.hops.clear();
   reschedule(session);
 }
 
-void HeadTable::Impl::close_at(HeadSession& session, const wire::HopAddress& hop, TimePoint now) {
-  session.closings.emplace(++last_closing_,
-                           Closing{hop, session.generation, now, now + milliseconds(options_.lease_ms)});
+void HeadTable::Impl::close_at(HeadSession& session, const wire::HopAddress& hop, std::size_t index,
+                               TimePoint now) {
+  session.closings.emplace(
+      ++last_closing_, Closing{hop, index, session.generation, now, now + milliseconds(options_.lease_ms)});
   retry_closings(session, now);
 }
 
 void HeadTable::Impl::retry_closings(HeadSession& session, TimePoint now) {
   std::erase_if(session.closings, [&](const auto& entry) { return entry.second.until <= now; });
   for (auto& [number, closing] : session.closings) {
-    if (closing.in_flight && closing.next_try > now) continue;
     if (closing.next_try > now) continue;
-    closing.in_flight = true;
     closing.next_try = now + options_.answer_timeout;
-    actions_.push_back(CloseHop{
-        {session.id(), closing.generation, number, 0}, closing.to, {session.id(), closing.generation}});
+    actions_.push_back(CloseHop{{session.id(), closing.generation, closing.index, number},
+                                closing.to,
+                                {session.id(), closing.generation}});
   }
 }
 
 void HeadTable::Impl::close_answered(const HopRef& ref, const Status& status, TimePoint now) {
   HeadSession* session = find(ref.session);
   if (!session) return;
-  const auto at = session->closings.find(ref.index);
+  const auto at = session->closings.find(ref.wave);
   if (at == session->closings.end()) return;
   if (status.ok()) {
     session->closings.erase(at);
   } else {
-    at->second.in_flight = false;
     at->second.next_try = now + 5 * options_.retry;
   }
   reschedule(*session);

@@ -183,6 +183,7 @@ TEST_F(HeadTableTest, AtTheEndEveryHopIsClosedAndClosingIsRetried) {
   EXPECT_TRUE(take<Finished>().empty());
   auto closings = take<CloseHop>();
   ASSERT_EQ(closings.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(closings[i].ref.index, i) << "0 is the tracker's own node";
   table.close_answered(closings[0].ref, absl::OkStatus(), now);
   table.close_answered(closings[1].ref, absl::OkStatus(), now);
   table.close_answered(closings[2].ref, error(StatusCode::kUnavailable, "refused"), now);
