@@ -78,7 +78,7 @@ std::string encode_tokens(std::span<const SignedToken> tokens) {
     out.put(token.message.generation.value);
     out.put(token.message.position);
     out.put(token.message.token);
-    out.put_float(token.message.logprob);
+    out.put_float(token.message.logprob <= 0 ? token.message.logprob : 0.0f);  // rounding may leave it above
     out.put(std::uint32_t{0});
     const Mac mac = compute_mac(token.secret, {kMacDomain, std::string_view(body).substr(at)});
     out.put_bytes(mac.view());

@@ -22,6 +22,14 @@ TEST(Tokens, WriteAndReadTheGoldenBytes) {
   }
 }
 
+TEST(Tokens, ALogprobThatRoundingLeftAboveZeroIsSentAsZero) {
+  const std::string body =
+      encode_tokens(std::vector<SignedToken>{{{kVectorSession, {2}, 8, 42, 1e-7f}, kVectorSecret}});
+  const auto parsed = parse_tokens(body);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->front().message.logprob, 0.0f);
+}
+
 TEST(Tokens, EveryChangedByteOfATokenBreaksItsMac) {
   const std::string golden = read_vector("tokens.bin");
   for (std::size_t i = 8; i < golden.size(); ++i) {
