@@ -114,7 +114,7 @@ def start(options: argparse.Namespace) -> list[Program]:
     mesh = f"http://127.0.0.1:{ports[1]}"
     programs = [Program("tracker", [
         str(BIN / "meshnet-tracker"), "--listen", f"127.0.0.1:{ports[0]}", "--mesh-listen", f"127.0.0.1:{ports[1]}",
-        "--admin-listen", f"127.0.0.1:{ports[2]}", "--model", str(options.model), "--head-layers", str(head_layers),
+        "--admin-listen", f"127.0.0.1:{ports[2]}", "--model", str(options.model), "--head-layers", str(head_layers), "--max-node-layers", str(-(-(layers - head_layers) // options.nodes)),
         "--data-dir", str(HOME / "state" / "tracker"), "--wire-codec", "zstd"], ports[0])]
     for index, port in enumerate(ports[3:], 1):
         programs.append(Program(f"node{index}", [
