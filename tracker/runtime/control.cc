@@ -84,7 +84,10 @@ StatusOr<std::string> Membership::join(const net::Request& request) {
   if (!key) return refuse(StatusCode::kUnauthenticated, "signature", "the key header is not a key");
   const NodeId node = signer_of(request);
 
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  const NodeRecord* const before = registry_.find(node);
+  const bool started_anew = before != nullptr && before->presence == NodePresence::kAlive &&
+                            before->facts.stamp.start != message->stamp.start;
   const auto granted = registry_.join(node, std::string(key->view()), *message, clock_.now());
   if (!granted.ok()) return named(granted.status());
   desk_.joined(node, message->stamp.start);
@@ -105,6 +108,9 @@ StatusOr<std::string> Membership::join(const net::Request& request) {
   reply.lease_ms = static_cast<std::uint32_t>(options_.registry.lease / std::chrono::milliseconds(1));
   reply.epoch = desk_.plan().epoch;
   reply.catalogue = options_.catalogue;
+  lock.unlock();
+  // Its sessions ended with its last run, within the lease and so unnoticed.
+  if (started_anew && options_.on_lost) options_.on_lost(node);
   return wire::to_json(reply);
 }
 

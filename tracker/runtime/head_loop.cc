@@ -153,7 +153,7 @@ void HeadLoop::route(const head::RouteWanted& wanted) {
 }
 
 void HeadLoop::open(const head::OpenHop& action) {
-  if (action.ref.index == 0) {
+  if (action.to.node == options_.self) {
     table_.open_answered(action.ref, node_->open(action.request), now());
     return;
   }
@@ -177,7 +177,7 @@ void HeadLoop::ask_cursor(const head::AskCursor& action) {
     if (reply.hops.size() == 1) return reply.hops.front();
     return error(StatusCode::kUnavailable, "one cursor was asked for, {} came", reply.hops.size());
   };
-  if (action.ref.index == 0) {
+  if (action.to.node == options_.self) {
     table_.cursor_answered(action.ref, only(node_->cursors(request)), now());
     return;
   }
@@ -196,7 +196,7 @@ void HeadLoop::renew(const head::RenewLease& action) {
   wire::RenewRequest request;
   request.sessions.push_back(action.ref.session);
   request.lease_ms = action.lease_ms;
-  if (action.ref.index == 0) {
+  if (action.to.node == options_.self) {
     table_.renew_answered(action.ref, node_->renew(request).unknown.empty(), now());
     return;
   }
@@ -211,7 +211,7 @@ void HeadLoop::renew(const head::RenewLease& action) {
 }
 
 void HeadLoop::close(const head::CloseHop& action) {
-  if (action.ref.index == 0) {
+  if (action.to.node == options_.self) {
     node_->close(action.request);
     table_.close_answered(action.ref, absl::OkStatus(), now());
     return;

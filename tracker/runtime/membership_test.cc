@@ -50,6 +50,7 @@ class MembershipTest : public testing::Test {
     options.desk.plan.budget = {.session_tokens = 0, .reserve_bytes = 0};
     options.needs_proof = [needed = join_key.has_value()](std::string_view) { return needed; };
     options.join_key = join_key;
+    options.on_lost = [this](const NodeId& who) { lost.push_back(who); };
     auto store = Store::open((folder / "tracker.db").string());
     ASSERT_TRUE(store.ok()) << store.status();
     members =
@@ -120,6 +121,7 @@ class MembershipTest : public testing::Test {
   std::shared_ptr<const KeyPair> tracker = std::make_shared<const KeyPair>(KeyPair::generate());
   KeyPair node = KeyPair::generate();
   std::unique_ptr<Membership> members;
+  std::vector<NodeId> lost;
   wire::JoinReply last;
   std::uint64_t start = 1;
   std::uint64_t number = 0;
@@ -232,6 +234,15 @@ TEST_F(MembershipTest, AfterARestartTheEpochIsHigherAndWhatNodesHoldIsNotOrdered
   EXPECT_GE(reply.epoch, before);
   EXPECT_THAT(beat({shard({2, 6})}).directives, IsEmpty());
   EXPECT_TRUE(members->ready().ok());
+}
+
+TEST_F(MembershipTest, ANodeThatStartedAnewWithinItsLeaseHasLostItsSessions) {
+  join();
+  join();
+  EXPECT_THAT(lost, IsEmpty());
+  ++start;
+  join();
+  EXPECT_THAT(lost, ElementsAre(node.id()));
 }
 
 TEST_F(MembershipTest, ALeavingNodeIsForgottenAtOnce) {
