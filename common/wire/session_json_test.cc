@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/json/json.h"
 #include "common/wire/vectors_for_test.h"
 
 namespace mesh::wire {
@@ -15,19 +16,13 @@ OpenRequest tail_opening() {
   r.range = {6, 12};
   r.max_tokens = 512;
   r.head_url = "http://10.0.0.1:8070";
-  r.tail = TailSetup{{0.7f, 0.9f, 40, 0xffff'ffff'ffff'ffff, 1}, {1, 2, 3}};
+  r.tail = TailSetup{{0.75f, 0.5f, 40, 0xffff'ffff'ffff'ffff, 1}, {1, 2, 3}};
   r.emit_from = 17;
   return r;
 }
 
-/// The example of proto-docs/http.md.
-const std::string kOpening =
-    R"({"session":"000102030405060708090a0b0c0d0e0f","generation":3,)"
-    R"("identity":"202122232425262728292a2b2c2d2e2f303132333435363738393a3b3c3d3e3f",)"
-    R"("range":{"begin":6,"end":12},"takes_ids":false,"max_tokens":512,"lease_ms":30000,)"
-    R"("head_url":"http://10.0.0.1:8070","secret":"00ff",)"
-    R"("tail":{"sampling":{"temperature":0,"top_p":1,"top_k":0,"seed":18446744073709551615,"choice":0},"ids":[1,2,3]},)"
-    R"("emit_from":17})";
+/// The vector without its line breaks, so that tests may edit it.
+const std::string kOpening = json::serialize(*json::parse(read_vector("open_tail.json")));
 
 std::string edited(std::string_view from, std::string_view to) {
   std::string text = kOpening;
@@ -36,13 +31,18 @@ std::string edited(std::string_view from, std::string_view to) {
   return text.replace(at, from.size(), to);
 }
 
-TEST(Opening, ReadsTheDocumentedExample) {
-  const auto message = read_open(kOpening);
-  ASSERT_TRUE(message.ok()) << message.status();
-  OpenRequest expected = tail_opening();
-  expected.tail->sampling = {0, 1, 0, 0xffff'ffff'ffff'ffff, 0};
-  EXPECT_EQ(message->request, expected);
-  EXPECT_EQ(message->sealed_secret, std::string("\0\xff", 2));
+TEST(Opening, ReadsTheGoldenMessages) {
+  const auto tail = read_open(read_vector("open_tail.json"));
+  ASSERT_TRUE(tail.ok()) << tail.status();
+  EXPECT_EQ(tail->request, tail_opening());
+  EXPECT_EQ(tail->sealed_secret, std::string("\0\xff", 2));
+  const auto first = read_open(read_vector("open_first.json"));
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_TRUE(first->request.takes_ids);
+  EXPECT_FALSE(first->request.emit_from);
+  NodeId node;
+  node.bytes.fill(5);
+  EXPECT_EQ(first->request.next, (HopAddress{node, "http://10.0.0.7:8090", {6, 12}}));
 }
 
 TEST(Opening, SurvivesTheWireForTailAndMiddleAndNeverShowsTheSecret) {
@@ -71,8 +71,8 @@ TEST(Opening, ContradictionsAndWrongFieldsAreRefusedByName) {
       {edited("\"max_tokens\":512", "\"max_tokens\":4294967295"), "max_tokens"},
       {edited("\"begin\":6", "\"begin\":13"), "range"},
       {edited("\"end\":12", "\"end\":6"), "range"},
-      {edited("\"temperature\":0", "\"temperature\":-1"), "temperature"},
-      {edited("\"top_p\":1", "\"top_p\":0"), "top_p"},
+      {edited("\"temperature\":", "\"temperature\":-"), "temperature"},
+      {edited("\"top_p\":", "\"top_p\":-"), "top_p"},
       {edited("[1,2,3]", "[1,-2,3]"), "tail: ids"},
       {edited("\"secret\":\"00ff\"", "\"secret\":\"zz\""), "secret"},
       {edited("\"takes_ids\":false", "\"takes_ids\":\"no\""), "takes_ids"},
@@ -86,6 +86,19 @@ TEST(Opening, ContradictionsAndWrongFieldsAreRefusedByName) {
     ASSERT_FALSE(result.ok()) << c.text;
     EXPECT_NE(message_of(result.status()).find(c.message), std::string_view::npos) << result.status();
   }
+}
+
+TEST(ControlMessages, ReadTheGoldenMessages) {
+  const HopKey hop{kVectorSession, 6};
+  EXPECT_EQ(*read_open_reply(read_vector("open_reply.json")),
+            (OpenReply{OpenCode::kNoRoom, {{3}, {2}, 9}, {16, 1024}, 4, "the cache is full"}));
+  EXPECT_EQ(*read_close(read_vector("close.json")), (CloseRequest{kVectorSession, {4}}));
+  EXPECT_EQ(*read_cursors(read_vector("cursors.json")), (CursorsRequest{{hop}}));
+  EXPECT_EQ(*read_cursors_reply(read_vector("cursors_reply.json")),
+            (CursorsReply{{{hop, true, {{3}, {2}, 9}, 1, 8}}}));
+  EXPECT_EQ(*read_renew(read_vector("renew.json")), (RenewRequest{{kVectorSession}, 30'000}));
+  EXPECT_EQ(*read_renew_reply(read_vector("renew_reply.json")), (RenewReply{{kVectorSession}}));
+  EXPECT_EQ(*read_report(read_vector("report.json")), (Report{hop, {3}, ReportCode::kStepFailed, 4, "why"}));
 }
 
 TEST(ControlMessages, SurviveTheWire) {
