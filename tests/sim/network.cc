@@ -31,8 +31,12 @@ StatusOr<std::string> Network::deliver(const std::string& url, const std::string
   return handler(route, body);
 }
 
-void Network::post(const std::string& url, const std::string& route, std::string body, Duration timeout,
-                   Done done) {
+void Network::cut(const std::string& from, const std::string& to, Duration how_long) {
+  cuts_[{from, to}] = timeline_.now() + how_long;
+}
+
+void Network::post(const std::string& from, const std::string& url, const std::string& route,
+                   std::string body, Duration timeout, Done done) {
   auto finished = std::make_shared<bool>(false);
   const auto finish = [finished, done = std::move(done)](StatusOr<std::string> answer) {
     if (std::exchange(*finished, true)) return;
@@ -49,6 +53,8 @@ void Network::post(const std::string& url, const std::string& route, std::string
     timeline_.after(delay() + milliseconds(random_.between(0, 3000)),
                     [=, this] { (void)deliver(url, route, body); });
   }
+  const auto severed = cuts_.find({from, url});
+  if (severed != cuts_.end() && severed->second > timeline_.now()) return;
   if (random_.chance(faults_.lose_request)) return;
   timeline_.after(delay(), [=, this] {
     auto answer = deliver(url, route, body);

@@ -49,8 +49,11 @@ class Network {
   void listen(const std::string& url, Handler handler) { handlers_[url] = std::move(handler); }
   /// From now on connections are refused.
   void stop(const std::string& url) { handlers_.erase(url); }
+  /// For `how_long` nothing that `from` sends arrives at `to`; the other way stays open.
+  void cut(const std::string& from, const std::string& to, Duration how_long);
   /// `done` is called once: with the answer, or with an error when nothing came within `timeout`.
-  void post(const std::string& url, const std::string& route, std::string body, Duration timeout, Done done);
+  void post(const std::string& from, const std::string& url, const std::string& route, std::string body,
+            Duration timeout, Done done);
 
  private:
   Duration delay();
@@ -60,6 +63,7 @@ class Network {
   Random& random_;
   NetworkFaults faults_;
   std::map<std::string, Handler> handlers_;
+  std::map<std::pair<std::string, std::string>, TimePoint> cuts_;  ///< until when
 };
 
 }  // namespace mesh::sim

@@ -50,7 +50,8 @@ void SimAgent::publish() {
 }
 
 void SimAgent::send(const std::string& route, std::string body) {
-  network_.post(setup_.tracker_url, route + "?" + setup_.node.hex(), std::move(body), seconds(2),
+  network_.post("http://" + setup_.self.address, setup_.tracker_url, route + "?" + setup_.node.hex(),
+                std::move(body), seconds(2),
                 [this, route, life = life_](const StatusOr<std::string>& answer) {
                   if (life != life_ || !core_) return;
                   take_reply(route, answer);

@@ -186,7 +186,7 @@ void SimNode::send_frames() {
       writer.add(out.segment, out.secret, out.segment.rows > 8 ? wire::Codec::kSplit : wire::Codec::kIdentity,
                  codec_);
     }
-    network_.post(frame->url, std::string(wire::kFramesRoute), writer.finish(), kFrameTimeout,
+    network_.post(setup_.url, frame->url, std::string(wire::kFramesRoute), writer.finish(), kFrameTimeout,
                   reply_to([this, id = frame->id](const StatusOr<std::string>& answer) {
                     if (!answer.ok()) return table_->frame_failed(id, answer.status(), timeline_.now());
                     const auto answers = wire::parse_segment_answers(*answer);
@@ -199,7 +199,7 @@ void SimNode::send_frames() {
 
 void SimNode::send_messages() {
   while (const auto ask = table_->next_ask(timeline_.now())) {
-    network_.post(ask->url, std::string(wire::kCursorsRoute), wire::write_cursors(ask->request),
+    network_.post(setup_.url, ask->url, std::string(wire::kCursorsRoute), wire::write_cursors(ask->request),
                   kFrameTimeout, reply_to([this, id = ask->id](const StatusOr<std::string>& answer) {
                     const auto reply = answer.ok() ? wire::read_cursors_reply(*answer) : answer.status();
                     if (!reply.ok()) return table_->ask_failed(id, timeline_.now());
@@ -209,8 +209,8 @@ void SimNode::send_messages() {
   while (const auto tokens = table_->next_tokens(timeline_.now())) {
     std::vector<wire::SignedToken> list;
     for (const pipeline::OutToken& token : tokens->tokens) list.push_back({token.message, token.secret});
-    network_.post(tokens->head_url, std::string(wire::kTokensRoute), wire::encode_tokens(list), kFrameTimeout,
-                  reply_to([this, id = tokens->id](const StatusOr<std::string>& answer) {
+    network_.post(setup_.url, tokens->head_url, std::string(wire::kTokensRoute), wire::encode_tokens(list),
+                  kFrameTimeout, reply_to([this, id = tokens->id](const StatusOr<std::string>& answer) {
                     const auto answers = answer.ok() ? wire::parse_token_answers(*answer) : answer.status();
                     if (!answers.ok()) return table_->tokens_failed(id, timeline_.now());
                     table_->tokens_answered(id, *answers, timeline_.now());
@@ -218,7 +218,7 @@ void SimNode::send_messages() {
     if (hit(CrashPoint::kResultSent)) timeline_.after({}, guarded([this] { die(); }));
   }
   while (const auto report = table_->next_report(timeline_.now())) {
-    network_.post(report->head_url, std::string(wire::kReportRoute) + "?" + setup_.id.hex(),
+    network_.post(setup_.url, report->head_url, std::string(wire::kReportRoute) + "?" + setup_.id.hex(),
                   wire::write_report(report->report), kFrameTimeout,
                   reply_to([this, id = report->id](const StatusOr<std::string>& answer) {
                     if (answer.ok()) {

@@ -71,6 +71,7 @@ Plan Plan::random(std::uint64_t seed) {
   plan.freezes_per_minute = maybe(2);
   plan.step_failures_per_minute = maybe(2);
   plan.cancels = maybe(0.3);
+  plan.cuts_per_minute = maybe(4);
   if (r.chance(0.3)) plan.hop_options.kept_bytes = 64 * r.between(1, 40);
   plan.head_options.head_url = kHeadUrl;
   return plan;
@@ -242,6 +243,11 @@ void World::plan_faults() {
   often(plan_.freezes_per_minute, [this](std::size_t i) {
     if (nodes_[i]->running()) nodes_[i]->freeze(milliseconds(random_.between(100, 5000)));
   });
+  often(plan_.cuts_per_minute, [this](std::size_t i) {
+    const std::size_t to = random_.between(0, nodes_.size());
+    const std::string url = to == nodes_.size() ? std::string(kHeadUrl) : nodes_[to]->url();
+    network_.cut(nodes_[i]->url(), url, milliseconds(random_.between(500, 8000)));
+  });
   often(plan_.step_failures_per_minute, [this](std::size_t i) { nodes_[i]->fail_next_step(); });
 }
 
@@ -302,7 +308,7 @@ void World::drain_head() {
 void World::open(const head::OpenHop& action) {
   if (action.ref.index == 0)
     return head_->open_answered(action.ref, embedded_->open(action.request), timeline_.now());
-  network_.post(action.to.url, std::string(wire::kOpenRoute),
+  network_.post(std::string(kHeadUrl), action.to.url, std::string(wire::kOpenRoute),
                 wire::write_open(action.request, action.request.secret.view()), kControlTimeout,
                 [this, ref = action.ref](const StatusOr<std::string>& answer) {
                   const auto reply = answer.ok() ? wire::read_open_reply(*answer) : answer.status();
@@ -316,17 +322,17 @@ void World::ask(const head::AskCursor& action) {
   if (action.ref.index == 0) {
     return head_->cursor_answered(action.ref, embedded_->table().cursors(request).hops[0], timeline_.now());
   }
-  network_.post(action.to.url, std::string(wire::kCursorsRoute), wire::write_cursors(request),
-                kControlTimeout, [this, ref = action.ref](const StatusOr<std::string>& answer) {
-                  const auto reply = answer.ok() ? wire::read_cursors_reply(*answer) : answer.status();
-                  if (reply.ok() && reply->hops.size() == 1) {
-                    head_->cursor_answered(ref, reply->hops[0], timeline_.now());
-                  } else {
-                    head_->cursor_answered(ref, error(StatusCode::kUnavailable, "no cursor"),
-                                           timeline_.now());
-                  }
-                  drain_head();
-                });
+  network_.post(
+      std::string(kHeadUrl), action.to.url, std::string(wire::kCursorsRoute), wire::write_cursors(request),
+      kControlTimeout, [this, ref = action.ref](const StatusOr<std::string>& answer) {
+        const auto reply = answer.ok() ? wire::read_cursors_reply(*answer) : answer.status();
+        if (reply.ok() && reply->hops.size() == 1) {
+          head_->cursor_answered(ref, reply->hops[0], timeline_.now());
+        } else {
+          head_->cursor_answered(ref, error(StatusCode::kUnavailable, "no cursor"), timeline_.now());
+        }
+        drain_head();
+      });
 }
 
 void World::renew(const head::RenewLease& action) {
@@ -335,7 +341,8 @@ void World::renew(const head::RenewLease& action) {
     const bool known = embedded_->table().renew(request, timeline_.now()).unknown.empty();
     return head_->renew_answered(action.ref, known, timeline_.now());
   }
-  network_.post(action.to.url, std::string(wire::kRenewRoute), wire::write_renew(request), kControlTimeout,
+  network_.post(std::string(kHeadUrl), action.to.url, std::string(wire::kRenewRoute),
+                wire::write_renew(request), kControlTimeout,
                 [this, ref = action.ref](const StatusOr<std::string>& answer) {
                   const auto reply = answer.ok() ? wire::read_renew_reply(*answer) : answer.status();
                   if (reply.ok()) head_->renew_answered(ref, reply->unknown.empty(), timeline_.now());
@@ -348,8 +355,9 @@ void World::close(const head::CloseHop& action) {
     embedded_->table().close(action.request, timeline_.now());
     return head_->close_answered(action.ref, absl::OkStatus(), timeline_.now());
   }
-  network_.post(action.to.url, std::string(wire::kCloseRoute), wire::write_close(action.request),
-                kControlTimeout, [this, ref = action.ref](const StatusOr<std::string>& answer) {
+  network_.post(std::string(kHeadUrl), action.to.url, std::string(wire::kCloseRoute),
+                wire::write_close(action.request), kControlTimeout,
+                [this, ref = action.ref](const StatusOr<std::string>& answer) {
                   head_->close_answered(ref, answer.status(), timeline_.now());
                   drain_head();
                 });

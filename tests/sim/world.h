@@ -24,7 +24,8 @@ struct Plan {
   double restarts_per_minute = 0;  ///< of each node, while faults last
   double freezes_per_minute = 0;
   double step_failures_per_minute = 0;
-  double cancels = 0;  ///< share of sessions whose client leaves
+  double cuts_per_minute = 0;  ///< one-way, of each node towards another or the tracker
+  double cancels = 0;          ///< share of sessions whose client leaves
   Duration faults_last = std::chrono::seconds(20);
   bool planned = false;  ///< nodes join, load and drop as registry and planner say; else fixed shards
   double stale_directives = 0;
