@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/detached.h"
 #include "node/agent/shard_loader.h"
 
 namespace mesh {
@@ -135,7 +136,9 @@ void AgentLoop::run_calls() {
 }
 
 void AgentLoop::report_failure(const Status& status, const wire::ControlError& refusal) {
-  events_.push([this, status, refusal](TimePoint now) { core_.on_call_failed(now, {status, refusal}); });
+  events_.push([this, status = detached(status), refusal](TimePoint now) {
+    core_.on_call_failed(now, {status, refusal});
+  });
 }
 
 void AgentLoop::make_call(TrackerLink& link, const SendJoin& call) {
@@ -170,7 +173,7 @@ void AgentLoop::run_orders() {
   while (auto order = orders_.pop()) {
     const Status result = std::visit([this](const auto& one) { return carry_out(one); }, *order);
     const wire::DirectiveId id = std::visit([](const auto& one) { return one.id; }, *order);
-    events_.push([this, id, result](TimePoint now) {
+    events_.push([this, id, result = detached(result)](TimePoint now) {
       core_.set_shards(parts_.node.shards());
       core_.on_directive_ended(now, id, result);
     });

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/base/detached.h"
 #include "node/runtime/step_convert.h"
 
 namespace mesh {
@@ -65,7 +66,7 @@ void Executor::step(StepJob job) {
     auto cache = cache_for(job, i);
     auto input = cache.ok() ? to_engine(work.segments[i], work, *cache) : cache.status();
     if (!input.ok()) {
-      output.segments[i].status = input.status();
+      output.segments[i].status = detached(input.status());
       continue;
     }
     inputs.push_back(*std::move(input));
@@ -78,7 +79,7 @@ void Executor::step(StepJob job) {
       if (results.ok()) {
         place = from_engine(std::move((*results)[i]));
       } else {
-        place.status = results.status();
+        place.status = detached(results.status());
       }
     }
   }

@@ -45,23 +45,29 @@ json::Value health_of(Node& node) {
 NodeMetrics::NodeMetrics(metrics::Registry& registry) {
   const auto gauge = [&](const char* name, const char* help) { return registry.gauge(name, help); };
   const auto counter = [&](const char* name, const char* help) { return registry.counter(name, help); };
-  sessions_ = gauge("meshnet_node_sessions", "Sessions open at this node");
+  sessions_ = gauge("meshnet_sessions", "Sessions open at this node");
   waiting_ = gauge("meshnet_node_waiting_segments", "Segments received and not yet computed");
   cache_bytes_ = gauge("meshnet_node_cache_bytes", "KV caches reserved");
   cache_blocks_ = gauge("meshnet_node_cache_blocks", "KV blocks reserved, of all layers");
   weight_bytes_ = gauge("meshnet_node_weight_bytes", "Weights held");
   budget_bytes_ = gauge("meshnet_node_memory_budget_bytes", "Memory that the node may use");
   kept_bytes_ = gauge("meshnet_node_kept_output_bytes", "Outputs kept for a resend");
-  steps_ = counter("meshnet_node_steps_total", "Forwards run");
-  rows_ = counter("meshnet_node_step_rows_total", "Token rows of all forwards");
+  const auto of_kind = [&](const char* name, const char* help, const char* kind) {
+    return registry.counter(name, help, {{"kind", kind}});
+  };
+  decode_steps_ = of_kind("meshnet_steps_total", "Forwards run", "decode");
+  prefill_steps_ = of_kind("meshnet_steps_total", "Forwards run", "prefill");
+  decode_rows_ = of_kind("meshnet_step_rows_total", "Token rows of all forwards", "decode");
+  prefill_rows_ = of_kind("meshnet_step_rows_total", "Token rows of all forwards", "prefill");
+  layer_rows_ = counter("meshnet_layer_rows_total", "Rows times layers of all forwards");
   segments_ = counter("meshnet_node_step_segments_total", "Segments of all forwards");
   seconds_ = counter("meshnet_node_step_seconds_total", "Time in forwards");
   duplicates_ = counter("meshnet_node_duplicate_segments_total", "Segments received twice and dropped");
   refused_ = counter("meshnet_node_refused_segments_total", "Segments refused");
-  resent_ = counter("meshnet_node_resent_rows_total", "Rows of kept outputs sent again");
+  resent_ = counter("meshnet_resent_rows_total", "Rows of kept outputs sent again");
   frames_ = counter("meshnet_node_frames_sent_total", "Frames sent to next hops");
-  raw_bytes_ = counter("meshnet_node_frame_raw_bytes_total", "Hidden states sent, before coding");
-  wire_bytes_ = counter("meshnet_node_frame_wire_bytes_total", "Bytes of frames sent");
+  raw_bytes_ = counter("meshnet_sent_raw_bytes_total", "Hidden states sent, before coding");
+  wire_bytes_ = counter("meshnet_sent_wire_bytes_total", "Bytes of frames sent");
   failures_ = counter("meshnet_node_send_failures_total", "Posts to next hops and heads that failed");
 }
 
@@ -73,8 +79,11 @@ void NodeMetrics::update(const NodeFigures& now) {
   weight_bytes_.set(static_cast<double>(now.memory.weight_bytes));
   budget_bytes_.set(static_cast<double>(now.memory.budget_bytes));
   kept_bytes_.set(static_cast<double>(now.hop.kept_bytes));
-  raise_to(steps_, now.steps);
-  raise_to(rows_, now.step_rows);
+  raise_to(decode_steps_, now.decode_steps);
+  raise_to(prefill_steps_, now.steps - now.decode_steps);
+  raise_to(decode_rows_, now.decode_rows);
+  raise_to(prefill_rows_, now.step_rows - now.decode_rows);
+  raise_to(layer_rows_, now.layer_rows);
   raise_to(segments_, now.step_segments);
   raise_to(seconds_, now.step_seconds);
   raise_to(duplicates_, now.hop.duplicates);

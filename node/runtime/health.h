@@ -19,7 +19,8 @@ class NodeMetrics {
 
  private:
   metrics::Gauge sessions_, waiting_, cache_bytes_, cache_blocks_, weight_bytes_, budget_bytes_, kept_bytes_;
-  metrics::Counter steps_, rows_, segments_, seconds_, duplicates_, refused_, resent_;
+  metrics::Counter decode_steps_, prefill_steps_, decode_rows_, prefill_rows_, layer_rows_;
+  metrics::Counter segments_, seconds_, duplicates_, refused_, resent_;
   metrics::Counter frames_, raw_bytes_, wire_bytes_, failures_;
 };
 

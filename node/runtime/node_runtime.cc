@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/detached.h"
 
 namespace mesh {
 namespace {
@@ -223,6 +224,11 @@ void NodeRuntime::step_done(pipeline::StepOutput output, const StepRecord& recor
     ++totals_.steps;
     totals_.step_rows += record.rows;
     totals_.step_segments += record.segments;
+    totals_.layer_rows += std::uint64_t{record.rows} * record.range.size();
+    if (record.lane == wire::Lane::kDecode) {
+      ++totals_.decode_steps;
+      totals_.decode_rows += record.rows;
+    }
     totals_.step_seconds += std::chrono::duration<double>(record.took).count();
   }
   auto shared = std::make_shared<pipeline::StepOutput>(std::move(output));
@@ -270,6 +276,7 @@ void NodeRuntime::send_to_heads() {
 }
 
 void NodeRuntime::frame_done(std::uint64_t id, StatusOr<std::vector<wire::SegmentAnswer>> answers) {
+  if (!answers.ok()) answers = detached(answers.status());
   commands_.push([this, id, answers = std::move(answers)] {
     if (answers.ok()) {
       table_.frame_answered(id, *answers, now());
@@ -280,6 +287,7 @@ void NodeRuntime::frame_done(std::uint64_t id, StatusOr<std::vector<wire::Segmen
 }
 
 void NodeRuntime::ask_done(std::uint64_t id, StatusOr<wire::CursorsReply> reply) {
+  if (!reply.ok()) reply = detached(reply.status());
   commands_.push([this, id, reply = std::move(reply)] {
     if (reply.ok()) {
       table_.ask_answered(id, *reply, now());
@@ -290,6 +298,7 @@ void NodeRuntime::ask_done(std::uint64_t id, StatusOr<wire::CursorsReply> reply)
 }
 
 void NodeRuntime::tokens_done(std::uint64_t id, StatusOr<std::vector<wire::TokenAnswer>> answers) {
+  if (!answers.ok()) answers = detached(answers.status());
   commands_.push([this, id, answers = std::move(answers)] {
     if (answers.ok()) {
       table_.tokens_answered(id, *answers, now());
@@ -300,8 +309,8 @@ void NodeRuntime::tokens_done(std::uint64_t id, StatusOr<std::vector<wire::Token
 }
 
 void NodeRuntime::report_done(std::uint64_t id, const Status& status) {
-  commands_.push([this, id, status] {
-    if (status.ok()) {
+  commands_.push([this, id, delivered = status.ok()] {
+    if (delivered) {
       table_.report_answered(id);
     } else {
       table_.report_failed(id, now());

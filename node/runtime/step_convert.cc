@@ -69,8 +69,8 @@ StatusOr<engine::Segment> to_engine(const pipeline::StepSegment& segment, const 
 
 pipeline::SegmentOutput from_engine(engine::SegmentResult result) {
   pipeline::SegmentOutput out;
-  out.status = result.status;
-  if (!result.status.ok()) return out;
+  out.status = std::move(result.status);
+  if (!out.status.ok()) return out;
   if (!result.hidden.empty()) out.hidden = std::make_shared<const std::string>(std::move(result.hidden));
   if (!result.tokens.empty())
     out.token = pipeline::SampledToken{result.tokens[0].id, result.tokens[0].logprob};
