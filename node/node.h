@@ -78,7 +78,10 @@ struct NodeFigures {
   std::uint64_t steps = 0;
   std::uint64_t step_rows = 0;
   std::uint64_t step_segments = 0;
-  double step_seconds = 0;  ///< all steps together
+  double step_seconds = 0;         ///< all steps together
+  std::uint64_t decode_steps = 0;  ///< of `steps`; the others prefill
+  std::uint64_t decode_rows = 0;   ///< of `step_rows`
+  std::uint64_t layer_rows = 0;    ///< rows · layers
 };
 
 /// What POST /mesh/v1/forward does: one forward over a temporary cache, or over a named one that goes on.
