@@ -1,0 +1,269 @@
+#include "tracker/runtime/head_loop.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <thread>
+
+#include "common/wire/token_codec.h"
+
+namespace mesh::tracker {
+namespace {
+
+using std::chrono::seconds;
+
+const ModelIdentity kModel = *ModelIdentity::parse(std::string(64, '7'));
+const NodeId kSelf = *NodeId::parse(std::string(64, '1'));
+
+/// An embedded node that is the tail too: after each segment that samples it hands the head the next token,
+/// 100 + its position, unless it is mute.
+class FakeNode final : public Node {
+ public:
+  void attach(HeadSink& sink) { sink_ = &sink; }
+  ~FakeNode() override { join(); }
+
+  wire::OpenReply open(const wire::OpenRequest& request) override {
+    const std::lock_guard lock(mutex_);
+    generation_ = request.generation;
+    last_open = request;
+    wire::OpenReply reply;
+    if (!request.emit_from && request.generation.value == 0) reply.code = wire::OpenCode::kBadRequest;
+    if (refuse) reply.code = wire::OpenCode::kNoRoom;
+    reply.message = refuse ? "no room for the caches" : "";
+    reply.cursor.generation = request.generation;
+    reply.window = {16, 1 << 20};
+    return reply;
+  }
+  void close(const wire::CloseRequest&) override {
+    const std::lock_guard lock(mutex_);
+    ++closed_;
+  }
+  wire::CursorsReply cursors(const wire::CursorsRequest&) override { return {}; }
+  wire::RenewReply renew(const wire::RenewRequest&) override { return {}; }
+  std::vector<wire::SegmentAnswer> accept(std::vector<Arrival> arrivals) override {
+    const std::lock_guard lock(mutex_);
+    std::vector<wire::SegmentAnswer> answers;
+    for (const Arrival& arrival : arrivals) {
+      const wire::Segment& segment = arrival.segment;
+      wire::SegmentAnswer answer;
+      answer.hop = segment.key();
+      answer.seq = segment.seq;
+      answer.cursor = {segment.generation, segment.seq, segment.end()};
+      answers.push_back(answer);
+      if (!segment.sample || mute) continue;
+      const wire::TokenMessage token{segment.session, segment.generation, segment.end(),
+                                     static_cast<TokenId>(100 + segment.end()), -0.5f};
+      senders_.emplace_back([sink = sink_, token] { sink->on_tokens({token}); });
+    }
+    return answers;
+  }
+  std::optional<pipeline::SessionKeys> keys(const wire::HopKey&) override { return std::nullopt; }
+  Status load_shard(const std::shared_ptr<hub::Checkpoint>&, const ModelIdentity&, const engine::ShardSpec&,
+                    const engine::ProgressCallback&) override {
+    return absl::OkStatus();
+  }
+  Status drop_shard(const ModelIdentity&, const LayerRange&) override { return absl::OkStatus(); }
+  std::vector<wire::ShardStatus> shards() const override { return {}; }
+  StatusOr<engine::ModelProfile> profile(const ModelIdentity&) const override {
+    return engine::ModelProfile{};
+  }
+  StatusOr<ForwardReply> forward(ForwardRequest) override { return ForwardReply{}; }
+  NodeFigures figures() override { return {}; }
+  engine::Engine& engine() override { std::abort(); }
+  void set_draining(bool) override {}
+  void wait_idle(Duration) override {}
+  void stop() override {}
+
+  int closed() const {
+    const std::lock_guard lock(mutex_);
+    return closed_;
+  }
+  Generation generation() const {
+    const std::lock_guard lock(mutex_);
+    return generation_;
+  }
+  void join() {
+    std::vector<std::thread> senders;
+    {
+      const std::lock_guard lock(mutex_);
+      senders.swap(senders_);
+    }
+    for (std::thread& sender : senders) sender.join();
+  }
+
+  bool refuse = false;
+  bool mute = false;
+  wire::OpenRequest last_open;
+
+ private:
+  HeadSink* sink_ = nullptr;
+  mutable std::mutex mutex_;
+  Generation generation_;
+  int closed_ = 0;
+  std::vector<std::thread> senders_;
+};
+
+class FakeRoutes final : public Routes {
+ public:
+  StatusOr<std::vector<wire::HopAddress>> find(const head::RouteWanted&) override {
+    if (!route.ok()) return route;
+    return std::vector<wire::HopAddress>{{kSelf, "http://127.0.0.1:1", {0, 4}}};
+  }
+  std::optional<PublicKey> key_of(const NodeId&) override { return std::nullopt; }
+  Status available(const ModelIdentity&) override { return covered; }
+
+  Status route;
+  Status covered;
+};
+
+class HeadLoopTest : public testing::Test {
+ protected:
+  void begin(std::size_t max_sessions = 8) {
+    HeadLoop::Options options;
+    options.head.head_url = "http://127.0.0.1:1";
+    options.self = kSelf;
+    options.max_sessions = max_sessions;
+    options.layer_counts[kModel] = 4;
+    loop = std::make_unique<HeadLoop>(std::move(options), routes, peers, log::Logger::silent());
+    node.attach(*loop);
+    loop->run(node);
+  }
+  void TearDown() override {
+    node.join();
+    if (loop) loop->stop();
+    node.join();
+  }
+  static gateway::Ask question(std::uint32_t max_tokens = 3) {
+    gateway::Ask ask;
+    ask.identity = kModel;
+    ask.prompt = {5, 6, 7};
+    ask.max_tokens = max_tokens;
+    ask.eos_ids = {1};
+    return ask;
+  }
+  static TimePoint soon() { return SteadyClock().now() + seconds(20); }
+  void wait_for_close() {
+    while (node.closed() == 0 && SteadyClock().now() < limit) std::this_thread::yield();
+    EXPECT_GE(node.closed(), 1);
+    while (loop->sessions() > 0 && SteadyClock().now() < limit) std::this_thread::yield();
+    EXPECT_EQ(loop->sessions(), 0u);
+  }
+
+  const TimePoint limit = soon();
+  PeerCalls peers{{.threads = 1}, std::make_shared<const KeyPair>(KeyPair::generate())};
+  FakeRoutes routes;
+  FakeNode node;
+  std::unique_ptr<HeadLoop> loop;
+};
+
+TEST_F(HeadLoopTest, TokensComeInOrderAndTheSessionIsClosed) {
+  begin();
+  const auto answer = loop->ask(question());
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  for (const TokenId wanted : {103, 104, 105}) {
+    const auto event = (*answer)->next(soon());
+    ASSERT_TRUE(event && std::holds_alternative<gateway::Token>(*event));
+    EXPECT_EQ(std::get<gateway::Token>(*event).id, wanted);
+  }
+  const auto end = (*answer)->next(soon());
+  ASSERT_TRUE(end && std::holds_alternative<gateway::End>(*end));
+  EXPECT_TRUE(std::get<gateway::End>(*end).status.ok());
+  EXPECT_EQ(std::get<gateway::End>(*end).reason, gateway::EndReason::kLength);
+  wait_for_close();
+}
+
+TEST_F(HeadLoopTest, InterruptedAnswerWakesItsReaderAndClosesTheSession) {
+  node.mute = true;
+  begin();
+  auto answer = loop->ask(question());
+  ASSERT_TRUE(answer.ok());
+  while (node.generation().value == 0 && SteadyClock().now() < limit) std::this_thread::yield();
+  std::thread leaver([&] { (*answer)->interrupt(); });
+  EXPECT_FALSE((*answer)->next(soon()));
+  leaver.join();
+  wait_for_close();
+}
+
+TEST_F(HeadLoopTest, DroppedAnswerClosesTheSession) {
+  node.mute = true;
+  begin();
+  auto answer = loop->ask(question());
+  ASSERT_TRUE(answer.ok());
+  while (node.generation().value == 0 && SteadyClock().now() < limit) std::this_thread::yield();
+  answer->reset();
+  wait_for_close();
+}
+
+TEST_F(HeadLoopTest, WithoutCoverageNothingBegins) {
+  routes.covered = error(StatusCode::kUnavailable, "layers are missing");
+  begin();
+  EXPECT_EQ(loop->ask(question()).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(loop->sessions(), 0u);
+}
+
+TEST_F(HeadLoopTest, AFirstRouteThatIsNotThereEndsTheAnswerAtOnce) {
+  routes.route = error(StatusCode::kUnavailable, "no copy");
+  begin();
+  const auto answer = loop->ask(question());
+  ASSERT_TRUE(answer.ok());
+  const auto end = (*answer)->next(soon());
+  ASSERT_TRUE(end && std::holds_alternative<gateway::End>(*end));
+  EXPECT_EQ(std::get<gateway::End>(*end).status.code(), StatusCode::kUnavailable);
+}
+
+TEST_F(HeadLoopTest, AHeadWithoutRoomIsResourceExhausted) {
+  node.refuse = true;
+  begin();
+  const auto answer = loop->ask(question());
+  ASSERT_TRUE(answer.ok());
+  const auto end = (*answer)->next(soon());
+  ASSERT_TRUE(end && std::holds_alternative<gateway::End>(*end));
+  EXPECT_EQ(std::get<gateway::End>(*end).status.code(), StatusCode::kResourceExhausted);
+}
+
+TEST_F(HeadLoopTest, MoreSessionsThanAllowedAreRefusedUntilOneEnds) {
+  node.mute = true;
+  begin(1);
+  auto first = loop->ask(question());
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(loop->ask(question()).status().code(), StatusCode::kResourceExhausted);
+  first->reset();
+  while (loop->sessions() > 0 && SteadyClock().now() < limit) std::this_thread::yield();
+  EXPECT_TRUE(loop->ask(question()).ok());
+}
+
+TEST_F(HeadLoopTest, ATokenWithAWrongMacIsRefusedAndChangesNothing) {
+  node.mute = true;
+  begin();
+  auto answer = loop->ask(question());
+  ASSERT_TRUE(answer.ok());
+  while (node.generation().value == 0 && SteadyClock().now() < limit) std::this_thread::yield();
+  wire::SignedToken forged;
+  forged.message = {node.last_open.session, node.generation(), 3, 42, -1};
+  net::Request request;
+  request.body = wire::encode_tokens(std::vector<wire::SignedToken>{forged});
+  net::Response response;
+  for (const net::Route& route : loop->routes()) {
+    if (route.pattern == wire::kTokensRoute) response = route.handler(request);
+  }
+  const auto answers = wire::parse_token_answers(response.body);
+  ASSERT_TRUE(answers.ok()) << response.body;
+  EXPECT_EQ(answers->at(0).code, wire::TokenCode::kBadMac);
+  EXPECT_FALSE((*answer)->next(SteadyClock().now()));
+}
+
+TEST_F(HeadLoopTest, StoppingEndsRunningAnswersWithAnError) {
+  node.mute = true;
+  begin();
+  auto answer = loop->ask(question());
+  ASSERT_TRUE(answer.ok());
+  while (node.generation().value == 0 && SteadyClock().now() < limit) std::this_thread::yield();
+  loop->stop();
+  const auto end = (*answer)->next(soon());
+  ASSERT_TRUE(end && std::holds_alternative<gateway::End>(*end));
+  EXPECT_EQ(std::get<gateway::End>(*end).status.code(), StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace mesh::tracker
