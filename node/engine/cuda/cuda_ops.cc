@@ -1,6 +1,13 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
 #include "node/engine/cuda/cuda_linear.h"
 #include "node/engine/cuda/entry.h"
 #include "node/engine/cuda/kv_kernels.h"

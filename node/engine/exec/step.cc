@@ -1,6 +1,7 @@
 #include "node/engine/exec/step.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "node/engine/exec/segment_checks.h"
 #include "node/engine/layers/forward.h"

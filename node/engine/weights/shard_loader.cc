@@ -1,6 +1,7 @@
 #include "node/engine/weights/shard_loader.h"
 
 #include <algorithm>
+#include <utility>
 #include <variant>
 
 #include "common/hub/checkpoint.h"

@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <optional>
 #include <set>
 
 #include "common/hub/checkpoint.h"
