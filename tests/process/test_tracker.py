@@ -252,6 +252,38 @@ class Mesh(Folder):
         self.assertEqual(call(tracker.mesh_port, "POST", "/mesh/v1/tokens", os.urandom(100))[0], 400)
         self.assertEqual(call(tracker.port, "GET", "/health")[0], 200)
 
+    def test_slow_readers_do_not_hold_up_tokens_and_nodes(self):
+        tracker = self.tracker(GPT2)
+        tracker.wait_ready()
+        slow = []
+        body = json.dumps({"model": "gpt2", "prompt": "the", "max_tokens": 900, "temperature": 0, "stream": True}).encode()
+        for _ in range(64):
+            connection = socket.socket()
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect(("127.0.0.1", tracker.port))
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            slow.append(connection)
+            self.addCleanup(connection.close)
+        for connection in slow:
+            self.assertTrue(connection.recv(1))
+        tokens = (programs.ROOT / "proto-docs/vectors/tokens.bin").read_bytes()
+        forged = {"X-Meshnet-Key": "00" * 32, "X-Meshnet-Signature": "00" * 64}
+        kept = http.client.HTTPConnection("127.0.0.1", tracker.mesh_port, timeout=60)
+        self.addCleanup(kept.close)
+        took = []
+        for number in range(300):
+            began = time.monotonic()
+            if number % 2:
+                kept.request("POST", "/mesh/v1/tokens", tokens)
+            else:
+                kept.request("POST", "/mesh/v1/heartbeat", "{}", forged)
+            answer = kept.getresponse()
+            answer.read()
+            took.append(time.monotonic() - began)
+            self.assertEqual(answer.status, 200 if number % 2 else 401)
+        took.sort()
+        self.assertLess(took[int(len(took) * 0.99)], 0.05, took[-5:])
+
     def test_a_signal_lets_running_answers_end(self):
         tracker = self.tracker(GPT2)
         tracker.wait_ready()
