@@ -79,6 +79,21 @@ class Mesh(unittest.TestCase):
 
         self.assertEqual(self.streamed(reference, 5, kill_and_restart), reference["text"])
 
+    @unittest.skipUnless(os.environ.get("MESHNET_LONG") == "1", "long")
+    def test_nodes_killed_at_many_moments_lose_nothing(self):
+        wanted = references()
+        for round_number, at in enumerate((1, 2, 7, 19, 33, 46)):
+            with self.subTest(at=at):
+                index = round_number % 2
+
+                def kill_and_restart():
+                    self.nodes[index].process.kill()
+                    self.nodes[index].process.wait()
+                    self.nodes[index] = self.start_node(index)
+
+                reference = wanted[round_number % len(wanted)]
+                self.assertEqual(self.streamed(reference, at, kill_and_restart), reference["text"])
+
     def test_a_stopped_node_that_goes_on_does_no_harm(self):
         reference = references()[1]
 
@@ -88,6 +103,12 @@ class Mesh(unittest.TestCase):
             os.kill(self.nodes[1].process.pid, signal.SIGCONT)
 
         self.assertEqual(self.streamed(reference, 5, pause), reference["text"])
+
+    def test_a_node_that_is_told_to_end_finishes_its_sessions_first(self):
+        reference = references()[2]
+        process = self.nodes[0].process
+        self.assertEqual(self.streamed(reference, 5, lambda: process.send_signal(signal.SIGTERM)), reference["text"])
+        self.assertEqual(self.nodes[0].wait_exit(20), 0, self.nodes[0].text())
 
     def test_a_killed_tracker_comes_back_and_nothing_is_loaded_again(self):
         self.assert_right(references()[0])
