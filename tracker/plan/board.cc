@@ -18,6 +18,12 @@ Board::Board(const std::vector<ModelProfile>& models, const HeadLayers& head,
     covered_.emplace_back(model.layers(), 0);
     counts_.emplace_back(model.layers(), 0);
     copies_.emplace_back(model.layers(), 0.0);
+    std::vector<std::uint64_t>& sums = sums_.emplace_back(1, 0);
+    for (std::uint32_t layer = 0; layer < model.layers(); ++layer) {
+      sums.push_back(sums.back() + model.layer_bytes[layer] +
+                     model.layer_bytes_per_token[layer] * options.budget.session_tokens);
+    }
+    widest_.push_back(loading_bytes(model, model.whole()));
   }
   ranges_.assign(nodes.size(), std::vector<LayerRange>(models.size()));
   for (std::size_t m = 0; m < models.size(); ++m) {
@@ -36,6 +42,17 @@ Board::Board(const std::vector<ModelProfile>& models, const HeadLayers& head,
       if (!nodes[n].silent && !nodes[n].leaving) set_range(n, m, longest);
     }
   }
+}
+
+std::uint64_t Board::bytes(std::size_t model, LayerRange range) const {
+  if (range.empty()) return 0;
+  const ModelProfile& what = (*models_)[model];
+  std::uint64_t sum = sums_[model][range.end] - sums_[model][range.begin] +
+                      2ull * what.hidden_size * options_->budget.session_tokens;
+  if (range.begin == 0) sum += what.head_bytes;
+  if (range.end == what.layers()) sum += what.tail_bytes;
+  if (range == what.whole()) sum -= what.tied_bytes;
+  return sum;
 }
 
 void Board::count(std::size_t model, LayerRange range, double speed, int sign, bool covers) {
@@ -64,7 +81,7 @@ bool Board::eligible(std::size_t node, std::size_t model) const {
 std::uint64_t Board::free_bytes(std::size_t node, std::size_t without) const {
   std::uint64_t used = options_->budget.reserve_bytes;
   for (std::size_t m = 0; m < models_->size(); ++m) {
-    if (m != without) used += shard_bytes((*models_)[m], ranges_[node][m], options_->budget);
+    if (m != without) used += bytes(m, ranges_[node][m]);
   }
   return (*nodes_)[node].memory_bytes - std::min(used, (*nodes_)[node].memory_bytes);
 }
@@ -73,7 +90,7 @@ bool Board::fits(std::size_t node, std::size_t model, LayerRange range) const {
   const ModelProfile& what = (*models_)[model];
   if (range.empty() || !what.may_split_at(range.begin) || !what.may_split_at(range.end)) return false;
   if (options_->max_node_layers != 0 && range.size() > options_->max_node_layers) return false;
-  return shard_bytes(what, range, options_->budget) + loading_bytes(what, range) <= free_bytes(node, model);
+  return bytes(model, range) + widest_[model] <= free_bytes(node, model);
 }
 
 std::vector<LayerRange> Board::gaps(std::size_t model) const {

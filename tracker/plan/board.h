@@ -48,12 +48,16 @@ class Board {
   std::vector<Assignment> target() const;
 
  private:
+  /// shard_bytes() from prefix sums: boards weigh many ranges.
+  std::uint64_t bytes(std::size_t model, LayerRange range) const;
   void count(std::size_t model, LayerRange range, double speed, int sign, bool covers);
 
   const std::vector<ModelProfile>* models_;
   const std::vector<PlanNode>* nodes_;
   const PlanOptions* options_;
   std::vector<std::uint32_t> head_layers_;
+  std::vector<std::vector<std::uint64_t>> sums_;     ///< [model][i]: weights and KV of layers [0, i)
+  std::vector<std::uint64_t> widest_;                ///< [model]: loading_bytes() of the whole
   std::vector<std::vector<LayerRange>> ranges_;      ///< [node][model]
   std::vector<std::vector<std::uint32_t>> covered_;  ///< [model][layer]
   std::vector<std::vector<std::uint32_t>> counts_;   ///< [model][layer], silent copies too

@@ -41,6 +41,7 @@ void DirectiveDesk::joined(const NodeId& node, std::uint64_t start) {
   const auto known = starts_.find(node);
   if (known != starts_.end() && known->second == start) return;
   starts_[node] = start;
+  ++changes_;
   for (const Outstanding& item : outstanding_[node]) events_.push_back({item.directive, "withdrawn"});
   outstanding_.erase(node);
   std::erase_if(failures_, [&](const auto& entry) { return entry.first.first == node; });
@@ -54,6 +55,7 @@ void DirectiveDesk::acknowledged(const NodeId& node, const std::vector<wire::Dir
     const auto item = std::find_if(list->second.begin(), list->second.end(),
                                    [&](const Outstanding& each) { return each.directive.id == status.id; });
     if (item == list->second.end()) continue;
+    if (!item->acknowledged || wire::is_final(status.state)) ++changes_;
     item->acknowledged = true;
     if (!wire::is_final(status.state)) continue;
     if (status.state == wire::DirectiveState::kDone) {
@@ -77,15 +79,24 @@ void DirectiveDesk::note_failure(const NodeId& node, const wire::Directive& dire
   for (std::uint32_t i = 0; i < failure.count && wait < options_.refusal_last; ++i) wait *= 2;
   ++failure.count;
   failure.until = now + std::min(wait, options_.refusal_last);
+  failure.active = true;
   failure.reason = reason;
 }
 
-std::vector<PlanNode> DirectiveDesk::view(const Registry& registry, TimePoint now) const {
+void DirectiveDesk::end_failures(TimePoint now) {
+  for (auto& [key, failure] : failures_) {
+    if (!failure.active || now < failure.until) continue;
+    failure.active = false;
+    ++changes_;
+  }
+}
+
+std::vector<PlanNode> DirectiveDesk::view(const Registry& registry) const {
   std::vector<PlanNode> nodes;
   for (const auto& [id, record] : registry.nodes()) {
     PlanNode node = plan_node_of(record);
     for (const auto& [key, failure] : failures_) {
-      if (key.first == id && now < failure.until) node.refuses.insert(key.second);
+      if (key.first == id && failure.active) node.refuses.insert(key.second);
     }
     nodes.push_back(std::move(node));
   }
@@ -94,7 +105,11 @@ std::vector<PlanNode> DirectiveDesk::view(const Registry& registry, TimePoint no
 
 bool DirectiveDesk::consider(const Registry& registry, TimePoint now) {
   if (registry.suspects_itself()) return false;
-  std::vector<PlanNode> nodes = view(registry, now);
+  end_failures(now);
+  const Inputs inputs{registry.version(), changes_};
+  if (considered_ == inputs) return false;
+  considered_ = inputs;
+  std::vector<PlanNode> nodes = view(registry);
   if (planned_ && nodes == planned_for_) return false;
   proposed_ = make_plan(models_, head_, nodes, plan_.epoch, options_.plan);
   planned_for_ = std::move(nodes);
@@ -112,6 +127,7 @@ bool DirectiveDesk::consider(const Registry& registry, TimePoint now) {
 void DirectiveDesk::adopt(Epoch epoch) {
   plan_ = std::move(proposed_);
   plan_.epoch = epoch;
+  ++changes_;
   // A node that has seen the new epoch refuses the old: what it has not acknowledged is ordered again if
   // still needed.
   for (auto& [node, list] : outstanding_) {
@@ -145,13 +161,28 @@ bool DirectiveDesk::is_outstanding(const Step& step) const {
                      [&](const Outstanding& item) { return same(step, item.directive); });
 }
 
-std::vector<wire::Directive> DirectiveDesk::due(const Registry& registry, const NodeId& node, TimePoint now) {
-  std::vector<PlanNode> nodes = view(registry, now);
-  for (PlanNode& each : nodes) add_outstanding(each);
-
-  if (planned_ && !registry.suspects_itself()) {
+const std::vector<Step>& DirectiveDesk::steps_for(const Registry& registry, const NodeId& node,
+                                                  TimePoint now) {
+  end_failures(now);
+  const Inputs inputs{registry.version(), changes_};
+  if (stepped_ != inputs) {
+    stepped_ = inputs;
+    steps_.clear();
+    std::vector<PlanNode> nodes = view(registry);
+    for (PlanNode& each : nodes) add_outstanding(each);
     for (const Step& step : steps_now(models_, head_, nodes, plan_.target, options_.plan)) {
-      if (step.node != node || is_outstanding(step)) continue;
+      steps_[step.node].push_back(step);
+    }
+  }
+  return steps_[node];
+}
+
+std::vector<wire::Directive> DirectiveDesk::due(const Registry& registry, const NodeId& node, TimePoint now) {
+  if (planned_ && !registry.suspects_itself()) {
+    const std::vector<Step> steps = steps_for(registry, node, now);
+    for (const Step& step : steps) {
+      if (is_outstanding(step)) continue;
+      ++changes_;
       wire::Directive directive;
       directive.id = next_id();
       directive.node = node;

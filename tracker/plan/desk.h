@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -62,13 +63,16 @@ class DirectiveDesk {
   };
   struct Failure {
     TimePoint until{};
+    bool active = true;  ///< `until` has not passed
     std::uint32_t count = 0;
     std::string reason;
   };
 
-  std::vector<PlanNode> view(const Registry& registry, TimePoint now) const;
+  std::vector<PlanNode> view(const Registry& registry) const;
   void add_outstanding(PlanNode& node) const;
   bool is_outstanding(const Step& step) const;
+  void end_failures(TimePoint now);
+  const std::vector<Step>& steps_for(const Registry& registry, const NodeId& node, TimePoint now);
   void note_failure(const NodeId& node, const wire::Directive& directive, const std::string& reason,
                     TimePoint now);
   wire::DirectiveId next_id();
@@ -81,6 +85,12 @@ class DirectiveDesk {
   Plan proposed_;
   std::vector<PlanNode> planned_for_;  ///< the view that plan_ was made from
   bool planned_ = false;
+  /// What view() depends on: the registry's version and how often failures or orders changed here.
+  using Inputs = std::pair<std::uint64_t, std::uint64_t>;
+  std::uint64_t changes_ = 0;
+  std::optional<Inputs> considered_;
+  std::optional<Inputs> stepped_;
+  std::map<NodeId, std::vector<Step>> steps_;  ///< of `stepped_`, by node
   std::map<NodeId, std::uint64_t> starts_;
   std::map<NodeId, std::vector<Outstanding>> outstanding_;
   std::map<std::pair<NodeId, ModelIdentity>, Failure> failures_;

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <random>
 
 #include "tracker/plan/plan.h"
@@ -161,6 +162,28 @@ TEST_P(PlanProperty, ChurnKeepsEveryInvariant) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, PlanProperty, testing::Range(0, 120));
+
+TEST(PlanScale, FiveHundredNodesArePlannedInTime) {
+  std::mt19937_64 random(11);
+  ModelProfile profile = random_model(random, 1);
+  profile.layer_bytes.assign(80, 100);
+  profile.layer_bytes_per_token.assign(80, 0);
+  std::vector<PlanNode> nodes;
+  for (int i = 0; i < 500; ++i) {
+    nodes.push_back(random_node(random, 0));
+    nodes.back().id.bytes[1] = static_cast<std::uint8_t>(i / 256);
+    nodes.back().id.bytes[2] = static_cast<std::uint8_t>(i % 256);
+  }
+  PlanOptions options;
+  options.budget = {.session_tokens = 0, .reserve_bytes = 0};
+  const auto began = std::chrono::steady_clock::now();
+  const Plan plan = make_plan({profile}, {}, nodes, {1}, options);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  EXPECT_TRUE(plan.gaps.empty());
+  EXPECT_GT(plan.target.size(), 400u);
+  EXPECT_LT(took.count(), 5.0);
+  RecordProperty("seconds", std::to_string(took.count()));
+}
 
 TEST(PlanCoverage, EqualLayersAreCoveredExactlyWhenMemoryHoldsThemAll) {
   std::mt19937_64 random(3);

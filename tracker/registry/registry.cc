@@ -3,9 +3,20 @@
 #include <algorithm>
 
 namespace mesh::tracker {
+namespace {
+
+/// Equal but for progress.
+bool same_holdings(const std::vector<wire::ShardStatus>& a, const std::vector<wire::ShardStatus>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& one, const auto& other) {
+    return one.model == other.model && one.layers == other.layers && one.state == other.state;
+  });
+}
+
+}  // namespace
 
 void Registry::restore(const NodeId& id, std::string public_key, wire::Join facts, TimePoint now) {
   highest_epoch_ = std::max(highest_epoch_, facts.highest_epoch);
+  ++version_;
   // The stamp stays in force: a join recorded before the restart must not be accepted again.
   NodeRecord record;
   record.id = id;
@@ -39,6 +50,7 @@ StatusOr<Registry::Granted> Registry::join(const NodeId& id, std::string public_
     record.links.clear();
   }
   acknowledged_[id] = 0;
+  ++version_;
   silent_since_.erase(id);
   highest_epoch_ = std::max(highest_epoch_, join.highest_epoch);
   note_return();
@@ -67,6 +79,7 @@ StatusOr<NodeRecord*> Registry::current(const NodeId& id, std::uint64_t lease, c
 
 StatusOr<Registry::Beat> Registry::heartbeat(const NodeId& id, const wire::Heartbeat& beat, TimePoint now) {
   MESH_ASSIGN_OR_RETURN(NodeRecord* const record, current(id, beat.lease, beat.stamp, now));
+  if (beat.draining != record->draining || !same_holdings(beat.shards, record->facts.shards)) ++version_;
   record->facts.stamp = beat.stamp;
   record->facts.shards = beat.shards;
   record->facts.highest_epoch = std::max(record->facts.highest_epoch, beat.highest_epoch);
@@ -92,6 +105,7 @@ Status Registry::leave(const NodeId& id, const wire::Leave& leave, TimePoint now
   MESH_RETURN_IF_ERROR(current(id, leave.lease, leave.stamp, now).status());
   nodes_.erase(id);
   acknowledged_.erase(id);
+  ++version_;
   return absl::OkStatus();
 }
 
@@ -103,6 +117,7 @@ std::vector<NodeId> Registry::expire(TimePoint now) {
       ++it;
       continue;
     }
+    ++version_;
     if (record.presence == NodePresence::kLost) {
       acknowledged_.erase(it->first);
       it = nodes_.erase(it);

@@ -78,6 +78,8 @@ class Registry {
   std::optional<TimePoint> next_expiry() const;
 
   const std::map<NodeId, NodeRecord>& nodes() const { return nodes_; }
+  /// Changes whenever a node comes or goes, drains, or holds something else: what plans depend on.
+  std::uint64_t version() const { return version_; }
   const NodeRecord* find(const NodeId& id) const;
   /// What alive nodes say they hold of one identity; kRemembered and kLost nodes' layers are `held`. Shards
   /// that drain and all of a draining node take no new session and are in none of the lists.
@@ -103,6 +105,7 @@ class Registry {
   std::map<NodeId, TimePoint> silent_since_;  ///< within the last lease
   std::uint64_t next_lease_ = 1;
   std::uint64_t next_reply_ = 1;
+  std::uint64_t version_ = 0;
   Epoch highest_epoch_;
   bool suspect_ = false;
   std::size_t trusted_from_ = 0;  ///< alive nodes that end the suspicion: half of the silent ones are back

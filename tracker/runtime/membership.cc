@@ -10,6 +10,7 @@
 namespace mesh::tracker {
 namespace {
 
+constexpr auto kLongPlan = std::chrono::milliseconds(10);
 constexpr auto kWatch = std::chrono::milliseconds(200);
 
 /// Ranges and states; progress is not worth a write to disk.
@@ -81,7 +82,12 @@ void Membership::watch() {
 }
 
 void Membership::reconsider() {
-  if (!desk_.consider(registry_, clock_.now())) return;
+  const TimePoint began = clock_.now();
+  if (began < next_plan_) return;
+  const bool changed = desk_.consider(registry_, began);
+  const Duration took = clock_.now() - began;
+  if (took > kLongPlan) next_plan_ = clock_.now() + 10 * took;
+  if (!changed) return;
   const auto epoch = store_.next_epoch(registry_.highest_epoch());
   if (!epoch.ok()) {
     // Without a stored epoch nothing may be ordered; the next change tries again.

@@ -87,6 +87,8 @@ class Membership final : public Routes {
   const wire::CatalogueEntry* entry_of(const ModelIdentity& identity) const;
   Status missing(const ModelIdentity& identity) const;
   LoadView load_view(const ModelIdentity& identity) const;
+  /// Plans if something changed. A plan of many nodes takes long: those are made a tenth of the time at most,
+  /// and watch() catches up.
   void reconsider();
   void remember(const NodeId& node);
   void log_events();
@@ -104,7 +106,8 @@ class Membership final : public Routes {
   Registry registry_;
   DirectiveDesk desk_;
   std::map<NodeId, std::vector<wire::ShardStatus>> stored_;  ///< shards as the store has them
-  std::set<std::string> noted_;                              ///< gaps and notes of the plan that were logged
+  TimePoint next_plan_{};
+  std::set<std::string> noted_;  ///< gaps and notes of the plan that were logged
   std::thread thread_;
 };
 
