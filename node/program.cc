@@ -13,12 +13,12 @@
 #include <utility>
 
 #include "common/base/version.h"
-#include "common/config/units.h"
 #include "common/host/host_share.h"
 #include "common/hub/file_names.h"
 #include "common/hub/open_model.h"
 #include "common/identity/random.h"
 #include "common/net/url.h"
+#include "node/agent/about_size.h"
 #include "node/agent/agent_loop.h"
 #include "node/agent/shard_loader.h"
 #include "node/runtime/access.h"
@@ -136,7 +136,7 @@ class NodeProgram {
     device_ = engine->device() == engine::Device::kCuda ? "cuda" : "cpu";
     log_.info("meshnet-node {}, node {}", program_version(), identity_->id().hex().substr(0, 16));
     log_.info("found: device {}, {} threads of {} cores, {} of memory, compute type {}", device_,
-              share_->threads(), usable_cores(), config::format_size(share_->memory()), compute_);
+              share_->threads(), usable_cores(), about_size(share_->memory()), compute_);
     if (!engine->device_note().empty()) log_.info("{}", engine->device_note());
 
     NodeOptions node;

@@ -1,8 +1,7 @@
 #include "node/agent/progress_line.h"
+#include "node/agent/about_size.h"
 
 #include <fmt/format.h>
-
-#include "common/config/units.h"
 
 namespace mesh {
 
@@ -18,10 +17,9 @@ std::optional<std::string> ProgressLine::note(std::string_view phase, std::uint6
   last_ = now;
   const double seconds = std::chrono::duration<double>(now - began_).count();
   const double rate = seconds > 0 ? static_cast<double>(done - first_done_) / seconds : 0;
-  std::string line =
-      fmt::format("{} {}: {} % of {}", phase, what_, done * 100 / total, config::format_size(total));
+  std::string line = fmt::format("{} {}: {} % of {}", phase, what_, done * 100 / total, about_size(total));
   if (rate >= 1 && done <= total) {
-    line += fmt::format(", {}/s, {:.0f} s left", config::format_size(static_cast<std::uint64_t>(rate)),
+    line += fmt::format(", {}/s, {:.0f} s left", about_size(static_cast<std::uint64_t>(rate)),
                         static_cast<double>(total - done) / rate);
   }
   return line;

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "node/agent/about_size.h"
+
 namespace mesh {
 namespace {
 
@@ -21,6 +23,13 @@ TEST(ProgressLine, SaysBytesRateAndTimeLeftOnceAnInterval) {
   EXPECT_THAT(*text, HasSubstr("fetching layers [0, 3): 20 %"));
   EXPECT_THAT(*text, HasSubstr("40 s left"));  // 2 MiB/s, 80 MiB to go
   EXPECT_EQ(line.note("fetching", 21 * kMiB, 100 * kMiB, begin + seconds(11)), std::nullopt);
+}
+
+TEST(AboutSize, IsShort) {
+  EXPECT_EQ(about_size(0), "0 B");
+  EXPECT_EQ(about_size(1023), "1023 B");
+  EXPECT_EQ(about_size(1536), "1.5 KiB");
+  EXPECT_EQ(about_size(std::uint64_t{21380198400}), "19.9 GiB");
 }
 
 TEST(ProgressLine, AnotherPhaseIsMeasuredAnew) {

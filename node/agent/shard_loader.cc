@@ -4,8 +4,8 @@
 
 #include <cstdio>
 
-#include "common/config/units.h"
 #include "common/hub/file_names.h"
+#include "node/agent/about_size.h"
 #include "node/agent/progress_line.h"
 
 namespace mesh {
@@ -33,7 +33,7 @@ Status load_layers(Node& node, const std::shared_ptr<hub::Checkpoint>& checkpoin
   MESH_ASSIGN_OR_RETURN(const engine::ShardNeeds needs,
                         node.engine().shard_needs(*checkpoint, identity, spec));
   log.info("layers {} of {} need {} of memory", to_string(layers), checkpoint->files().describe(),
-           config::format_size(needs.total()));
+           about_size(needs.total()));
 
   const engine::MemoryUse used = node.engine().memory();
   MESH_RETURN_IF_ERROR(
