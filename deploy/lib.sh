@@ -128,10 +128,16 @@ make_demo_model() {
   mv build/models/part build/models/SmolLM2-135M-Instruct
 }
 
-# build_programs CMAKE-OPTIONS…: preset release, into build/release/bin.
+# build_programs TESTS CUDA (0 or 1 each): preset release, into build/release/bin. What an earlier run configured stays.
 build_programs() {
-  cmake --preset release "$@"
-  nice cmake --build build/release -j "$(build_jobs)" --target meshnet-tracker meshnet-node
+  local options=() targets=(meshnet-tracker meshnet-node)
+  if [ ! -f build/release/CMakeCache.txt ]; then
+    options=(-DMESH_TESTS=OFF -DMESH_CUDA=OFF -DMESH_TORCH=OFF)
+  fi
+  [ "$1" = 0 ] || options=(-DMESH_TESTS=ON -DMESH_TORCH=ON)
+  [ "$2" = 0 ] || options+=(-DMESH_CUDA=ON -DMESH_TORCH=ON) targets+=(mesh_cuda)
+  cmake --preset release "${options[@]}"
+  nice cmake --build build/release -j "$(build_jobs)" --target "${targets[@]}"
 }
 
 # One job a core, but no more than memory allows: a translation unit with ATen takes up to 1.5 GiB.

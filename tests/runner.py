@@ -129,7 +129,7 @@ def suite_house(options: Options) -> Tally:
 
 
 def suite_unit(options: Options) -> Tally:
-    return gtest_programs("release", options, smollm2()) if build("release", "-DMESH_CUDA=ON") else Tally(failed=1)
+    return gtest_programs("release", options, smollm2()) if build("release", "-DMESH_CUDA=ON", "-DMESH_TORCH=ON") else Tally(failed=1)
 
 
 def suite_process(options: Options) -> Tally:

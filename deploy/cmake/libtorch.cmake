@@ -1,5 +1,5 @@
 # LibTorch from the torch wheel, as imported targets written by hand: the wheel's own find_package insists on a whole
-# CUDA toolkit. The programs link c10 and torch_cpu alone; the CUDA part links the rest and is opened at run time.
+# CUDA toolkit. The programs link none of it (docs/decisions/005): the CUDA part does and is opened at run time.
 file(GLOB torch_home LIST_DIRECTORIES true "${MESH_DEPS}/venv/lib/python3*/site-packages/torch")
 if(NOT torch_home)
   message(FATAL_ERROR "LibTorch is not under ${MESH_DEPS}/venv: run deploy/setup first")
