@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <thread>
-
 #include "common/json/view.h"
 #include "tracker/gateway/fake_backend_for_test.h"
 
@@ -186,12 +184,8 @@ TEST_F(EndpointsTest, SilentStreamIsKeptAliveByComments) {
 
 TEST_F(EndpointsTest, ClientThatLeavesBeforeAnyTokenEndsTheSession) {
   backend.script = {};
-  std::thread leaver([&] {
-    while (backend.asked.empty() || backend.answer == nullptr) std::this_thread::yield();
-    watch->leave();
-  });
+  watch->leave_when_watched = true;
   const auto response = chat("");
-  leaver.join();
   EXPECT_EQ(response.status, 499);
   EXPECT_TRUE(backend.answer->interrupted());
 }

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -104,19 +105,33 @@ class FakeBackend final : public Backend {
 
 class FakeWatch final : public net::ClientWatch {
  public:
+  ~FakeWatch() override {
+    if (leaver_.joinable()) leaver_.join();
+  }
   bool gone() const override { return gone_; }
   void on_gone(std::function<void()> action) override {
-    if (gone_) return action();
-    action_ = std::move(action);
+    if (!leave_when_watched) {
+      action_ = std::move(action);
+      return;
+    }
+    leaver_ = std::thread([this, action = std::move(action)] {
+      gone_ = true;
+      action();
+    });
   }
+  /// From the thread that calls on_gone().
   void leave() {
     gone_ = true;
     if (action_) action_();
   }
 
+  /// The client leaves, in another thread, as soon as somebody waits for it.
+  bool leave_when_watched = false;
+
  private:
   std::atomic<bool> gone_ = false;
   std::function<void()> action_;
+  std::thread leaver_;
 };
 
 class FakeWriter final : public net::StreamWriter {
