@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "common/identity/join_key.h"
 #include "common/net/address.h"
 #include "common/net/url.h"
 
@@ -115,6 +116,9 @@ Status complete_node_settings(NodeSettings& values) {
   MESH_RETURN_IF_ERROR(check_quantization(values));
   MESH_RETURN_IF_ERROR(check_addresses(values));
   if (!values.tracker.empty()) MESH_RETURN_IF_ERROR(net::Url::parse(values.tracker).status());
+  if (!values.join_key.empty()) {
+    MESH_RETURN_IF_ERROR(with_context(JoinKey::parse(values.join_key).status(), "--join-key"));
+  }
   if (values.data_dir.empty())
     values.data_dir = home_folder("XDG_STATE_HOME", "/.local/state") + "/meshnet/node";
   if (values.cache_dir.empty()) values.cache_dir = home_folder("XDG_CACHE_HOME", "/.cache") + "/meshnet";

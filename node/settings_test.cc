@@ -8,6 +8,8 @@ namespace {
 
 using testing::HasSubstr;
 
+const std::string kJoinKey = "mesh1." + std::string(64, 'a') + "." + std::string(64, 'b');
+
 struct Loaded {
   NodeSettings values;
   config::Settings::Outcome outcome;
@@ -46,14 +48,20 @@ TEST(NodeSettings, AnEmptyOrHalfGivenRangeIsRefused) {
 TEST(NodeSettings, OffLoopbackAJoinKeyIsNeededAndTheMessageSaysHow) {
   const Loaded loaded = load({"--tracker", "http://10.0.0.1:8070", "--listen", "10.0.0.2:8090"});
   EXPECT_THAT(loaded.complete.ToString(), HasSubstr("--join-key"));
-  EXPECT_TRUE(
-      load({"--tracker", "http://10.0.0.1:8070", "--listen", "10.0.0.2:8090", "--join-key", "mesh1.x.y"})
-          .complete.ok());
+  EXPECT_TRUE(load({"--tracker", "http://10.0.0.1:8070", "--listen", "10.0.0.2:8090", "--join-key", kJoinKey})
+                  .complete.ok());
+}
+
+TEST(NodeSettings, ABrokenJoinKeyIsAUsageErrorThatDoesNotRepeatIt) {
+  const Loaded loaded = load({"--tracker", "http://127.0.0.1:8070", "--join-key", "mesh1.secret.words"});
+  EXPECT_EQ(loaded.complete.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(loaded.complete.ToString(), HasSubstr("--join-key"));
+  EXPECT_THAT(loaded.complete.ToString(), testing::Not(HasSubstr("secret.words")));
 }
 
 TEST(NodeSettings, AllAddressesNeedAnAdvertisedOne) {
   const std::vector<std::string> base{"--tracker",    "http://10.0.0.1:8070", "--listen",
-                                      "0.0.0.0:8090", "--join-key",           "mesh1.x.y"};
+                                      "0.0.0.0:8090", "--join-key",           kJoinKey};
   EXPECT_THAT(load(base).complete.ToString(), HasSubstr("--advertise"));
   auto with = base;
   with.insert(with.end(), {"--advertise", "node.example.org:8090"});
