@@ -1,14 +1,10 @@
 #include "tracker/program.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <condition_variable>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <mutex>
 #include <thread>
 
@@ -18,6 +14,7 @@
 #include "common/net/url.h"
 #include "node/signals.h"
 #include "tracker/admin/admin_routes.h"
+#include "tracker/data_folder.h"
 #include "tracker/gateway/endpoints.h"
 #include "tracker/models/served_model.h"
 #include "tracker/runtime/access.h"
@@ -43,49 +40,6 @@ constexpr std::size_t kAdminThreads = 16;
 void tell(const std::string& line) {
   std::fputs((line + "\n").c_str(), stdout);
   std::fflush(stdout);
-}
-
-StatusOr<int> lock_data_folder(const fs::path& folder) {
-  std::error_code code;
-  fs::create_directories(folder, code);
-  const fs::path file = folder / "lock";
-  const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (descriptor < 0)
-    return error(StatusCode::kFailedPrecondition, "cannot write to --data-dir {}", folder.string());
-  if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return descriptor;
-  ::close(descriptor);
-  return error(StatusCode::kFailedPrecondition,
-               "another tracker uses the data folder {}: give this one a --data-dir of its own",
-               folder.string());
-}
-
-/// The key in `file`, which is made when it is not there.
-StatusOr<JoinKey> load_join_key(const fs::path& file, const PublicKey& tracker) {
-  if (!fs::exists(file)) {
-    const JoinKey key = JoinKey::make(tracker);
-    const int descriptor = ::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    const std::string line = key.text() + "\n";
-    const bool written = descriptor >= 0 &&
-                         ::write(descriptor, line.data(), line.size()) == static_cast<ssize_t>(line.size()) &&
-                         ::fsync(descriptor) == 0;
-    if (descriptor >= 0) ::close(descriptor);
-    if (!written)
-      return error(StatusCode::kFailedPrecondition, "cannot write --join-key-file {}", file.string());
-    return key;
-  }
-  std::ifstream in(file);
-  std::string text;
-  in >> text;
-  auto key = JoinKey::parse(text);
-  if (!key.ok()) return with_context(key.status(), fmt::format("--join-key-file {}", file.string()));
-  if (!key->pins(tracker)) {
-    return error(StatusCode::kFailedPrecondition,
-                 "--join-key-file {} was made by another tracker (its key differs from that in --data-dir): "
-                 "give another "
-                 "file, and the new key to the nodes",
-                 file.string());
-  }
-  return key;
 }
 
 class TrackerProgram {
