@@ -23,7 +23,8 @@ def free_port() -> int:
 class Node:
     """One meshnet-node with folders and a runtime folder of its own; its log is a file in `folder`."""
 
-    def __init__(self, folder: pathlib.Path, *flags: str, port: int | None = None, memory: str = "1GiB"):
+    def __init__(self, folder: pathlib.Path, *flags: str, port: int | None = None, memory: str = "1GiB", dtype: str = "float32",
+                 program: str = "meshnet-node", **environment: str):
         self.port = port or free_port()
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -31,10 +32,10 @@ class Node:
         self.sink = open(self.log, "wb")
         runtime = folder / "runtime"
         runtime.mkdir(exist_ok=True)
-        command = [str(BIN / "meshnet-node"), "--listen", f"127.0.0.1:{self.port}", "--data-dir", str(folder / "data"),
-                   "--cache-dir", str(folder / "cache"), "--threads", "1", "--memory", memory, "--dtype", "float32", *flags]
+        command = [str(BIN / program), "--listen", f"127.0.0.1:{self.port}", "--data-dir", str(folder / "data"),
+                   "--cache-dir", str(folder / "cache"), "--threads", "1", "--memory", memory, "--dtype", dtype, *flags]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.sink,
-                                        env={**os.environ, "XDG_RUNTIME_DIR": str(runtime)})
+                                        env={**os.environ, "XDG_RUNTIME_DIR": str(runtime), **environment})
 
     def text(self) -> str:
         return self.log.read_text(errors="replace")
@@ -81,6 +82,25 @@ class Node:
         self.sink.close()
 
 
+def forward_chain(nodes: list[Node], body: bytes | str, content_type: str, session: str | None = None):
+    """One /mesh/v1/forward through nodes that hold a model's layers in order: (ids of the input, arg-max id of each row, text
+    of the last one, percent-encoded)."""
+    named = {"X-Meshnet-Session": session} if session else {}
+    headers = {"Content-Type": content_type, **named}
+    given = None
+    for node in nodes:
+        status, fields, hidden = node.call("POST", "/mesh/v1/forward", body, headers)
+        if status != 200:
+            raise AssertionError(f"{status}: {hidden.decode(errors='replace')}")
+        rows, width = map(int, fields["X-Meshnet-Shape"].split(","))
+        if len(hidden) != rows * width * 2:
+            raise AssertionError(f"{len(hidden)} bytes for [{rows}, {width}]")
+        given = given or fields["X-Meshnet-Input-Ids"]
+        body, headers = hidden, {"Content-Type": "application/octet-stream", "X-Meshnet-Shape": fields["X-Meshnet-Shape"], **named}
+    numbers = lambda text: [int(number) for number in text.split(",")]
+    return numbers(given), numbers(fields["X-Meshnet-Token-Ids"]), fields["X-Meshnet-Text"]
+
+
 def scratch() -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory(prefix="meshnet-test-")
 
@@ -88,8 +108,8 @@ def scratch() -> tempfile.TemporaryDirectory:
 class Tracker:
     """One meshnet-tracker on free loopback ports; it can be killed and started again with what it stored."""
 
-    def __init__(self, folder: pathlib.Path, model: pathlib.Path, *flags: str):
-        self.folder = folder
+    def __init__(self, folder: pathlib.Path, model: pathlib.Path, *flags: str, dtype: str = "float32"):
+        self.folder, self.dtype = folder, dtype
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "runtime").mkdir(exist_ok=True)
         self.port, self.mesh_port, self.admin_port = free_port(), free_port(), free_port()
@@ -105,7 +125,7 @@ class Tracker:
         self.sink = open(self.log, "ab")
         command = [str(BIN / "meshnet-tracker"), "--listen", f"127.0.0.1:{self.port}", "--mesh-listen", f"127.0.0.1:{self.mesh_port}",
                    "--admin-listen", f"127.0.0.1:{self.admin_port}", "--data-dir", str(self.folder / "data"), "--threads", "1",
-                   "--memory", "1GiB", "--dtype", "float32", *self.flags]
+                   "--memory", "1GiB", "--dtype", self.dtype, *self.flags]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.sink,
                                         env={**os.environ, "XDG_RUNTIME_DIR": str(self.folder / "runtime")})
 

@@ -33,17 +33,7 @@ class TwoNodes(unittest.TestCase):
         cls.scratch.cleanup()
 
     def chain(self, body, content_type, session):
-        """One forward through both nodes: (ids of the input, arg-max ids, text of the last one)."""
-        named = {"X-Meshnet-Session": session} if session else {}
-        status, first, hidden = self.head.call("POST", "/mesh/v1/forward", body, {"Content-Type": content_type, **named})
-        self.assertEqual(status, 200, hidden)
-        rows, width = map(int, first["X-Meshnet-Shape"].split(","))
-        self.assertEqual(len(hidden), rows * width * 2)
-        status, last, _ = self.tail.call("POST", "/mesh/v1/forward", hidden,
-                                         {"Content-Type": RAW, "X-Meshnet-Shape": first["X-Meshnet-Shape"], **named})
-        self.assertEqual(status, 200)
-        numbers = lambda text: [int(number) for number in text.split(",")]
-        return numbers(first["X-Meshnet-Input-Ids"]), numbers(last["X-Meshnet-Token-Ids"]), last["X-Meshnet-Text"]
+        return programs.forward_chain([self.head, self.tail], body, content_type, session)
 
     def test_the_chained_text_is_that_of_transformers(self):
         compared = 0
