@@ -19,6 +19,7 @@
 #include "common/wire/segment.h"
 #include "node/engine/engine.h"
 #include "node/pipeline/hop_table.h"
+#include "node/runtime/fault_points.h"
 
 namespace mesh {
 
@@ -33,6 +34,7 @@ struct NodeOptions {
   std::string local_head_url;
   /// Longest time that the shards' running sessions get to end when a shard is dropped.
   Duration drain = std::chrono::seconds(60);
+  FaultPoints* faults = nullptr;  ///< outlives the node
 };
 
 /// Where an embedded node (the tracker's hop 0) hands what it would otherwise POST to the head. Called from

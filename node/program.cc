@@ -18,6 +18,7 @@
 #include "common/hub/open_model.h"
 #include "common/identity/random.h"
 #include "common/net/url.h"
+#include "common/wire/frame.h"
 #include "node/agent/about_size.h"
 #include "node/agent/agent_loop.h"
 #include "node/agent/shard_loader.h"
@@ -89,8 +90,11 @@ StatusOr<int> lock_data_folder(const fs::path& folder) {
 
 class NodeProgram {
  public:
-  NodeProgram(const NodeSettings& settings, const log::Logger& log)
-      : settings_(settings), log_(log), signals_([this] { end_by_signal(); }, config::kExitFailed) {}
+  NodeProgram(const NodeSettings& settings, const log::Logger& log, FaultPoints* faults)
+      : settings_(settings),
+        log_(log),
+        faults_(faults),
+        signals_([this] { end_by_signal(); }, config::kExitFailed) {}
 
   Status run() {
     MESH_RETURN_IF_ERROR(prepare());
@@ -147,6 +151,7 @@ class NodeProgram {
     MESH_ASSIGN_OR_RETURN(node.peers, peer_policy());
     node.identity = identity_;
     node.drain = kDrain;
+    node.faults = faults_;
     node_ = Node::start(std::move(node), std::move(engine), nullptr);
     return absl::OkStatus();
   }
@@ -168,6 +173,7 @@ class NodeProgram {
     models_ = std::make_shared<ModelSource>(std::move(models), pin_);
 
     RouteContext context;
+    context.faults = faults_;
     context.identity = identity_;
     context.tracker = [pin = pin_]() -> std::optional<NodeId> {
       const auto key = pin->key();
@@ -181,13 +187,14 @@ class NodeProgram {
         {"GET", "/metrics", net::Access::kAdmin, [this](net::Request&) { return metrics(); }, 0, false});
     net::ServerOptions options;
     options.listen = settings_.listen;
-    options.observer = [log = log_](const net::RequestRecord& record) {
+    options.observer = [log = log_, faults = faults_](const net::RequestRecord& record) {
+      if (record.route == wire::kFramesRoute) pass(faults, FaultPoint::kAfterAnswer);
       log.with_request(record.request_id)
           .debug("{} {} {} from {} in {} µs", record.method, record.route, record.status, record.remote_ip,
                  std::chrono::duration_cast<std::chrono::microseconds>(record.took).count());
     };
-    MESH_ASSIGN_OR_RETURN(
-        server_, net::Server::start(options, std::move(routes), std::make_shared<NodeAccess>(join_key_)));
+    MESH_ASSIGN_OR_RETURN(server_, net::Server::start(options, std::move(routes),
+                                                      std::make_shared<NodeAccess>(join_key_, faults_)));
     log_.info("listening on {}", server_->address());
     return absl::OkStatus();
   }
@@ -270,6 +277,7 @@ class NodeProgram {
 
   const NodeSettings& settings_;
   const log::Logger log_;
+  FaultPoints* const faults_;
   Ending ending_;
   std::atomic<bool> cancelled_ = false;
   SignalThread signals_;
@@ -293,8 +301,8 @@ class NodeProgram {
 
 }  // namespace
 
-int run_node(const NodeSettings& settings, const log::Logger& log) {
-  NodeProgram program(settings, log);
+int run_node(const NodeSettings& settings, const log::Logger& log, FaultPoints* faults) {
+  NodeProgram program(settings, log, faults);
   const Status result = program.run();
   if (result.ok()) return config::kExitDone;
   log.error("{}", message_of(result));

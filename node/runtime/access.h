@@ -5,6 +5,7 @@
 
 #include "common/identity/join_key.h"
 #include "common/net/server.h"
+#include "node/runtime/fault_points.h"
 
 namespace mesh {
 
@@ -13,13 +14,15 @@ namespace mesh {
 /// the body.
 class NodeAccess final : public net::AccessPolicy {
  public:
-  explicit NodeAccess(std::optional<JoinKey> join_key) : join_key_(std::move(join_key)) {}
+  explicit NodeAccess(std::optional<JoinKey> join_key, FaultPoints* faults = nullptr)
+      : join_key_(std::move(join_key)), faults_(faults) {}
 
   Status admit(net::Access access, net::Request& request) override;
   Status admit_body(net::Access access, net::Request& request) override;
 
  private:
   const std::optional<JoinKey> join_key_;
+  FaultPoints* const faults_;
 };
 
 /// OK when the address is of this machine.

@@ -7,7 +7,8 @@
 
 namespace mesh {
 
-Executor::Executor(engine::Engine& engine, Done done) : engine_(engine), done_(std::move(done)) {
+Executor::Executor(engine::Engine& engine, Done done, FaultPoints* faults)
+    : engine_(engine), done_(std::move(done)), faults_(faults) {
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -48,6 +49,7 @@ StatusOr<engine::CacheId> Executor::cache_for(const StepJob& job, std::size_t in
 }
 
 void Executor::step(StepJob job) {
+  pass(faults_, FaultPoint::kBeforeCompute);
   const SteadyClock clock;
   const pipeline::StepWork& work = job.work;
   const TimePoint began = clock.now();
@@ -85,6 +87,7 @@ void Executor::step(StepJob job) {
   }
   const StepRecord record{work.identity, work.range,           work.lane,
                           work.rows,     work.segments.size(), clock.now() - began};
+  pass(faults_, FaultPoint::kAfterCompute);
   done_(std::move(output), record);
 }
 

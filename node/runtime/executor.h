@@ -12,6 +12,7 @@
 #include "common/base/clock.h"
 #include "node/engine/engine.h"
 #include "node/pipeline/step.h"
+#include "node/runtime/fault_points.h"
 
 namespace mesh {
 
@@ -37,7 +38,7 @@ class Executor {
   /// Called from the executor thread after each step.
   using Done = std::function<void(pipeline::StepOutput, const StepRecord&)>;
 
-  Executor(engine::Engine& engine, Done done);
+  Executor(engine::Engine& engine, Done done, FaultPoints* faults = nullptr);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -59,6 +60,7 @@ class Executor {
 
   engine::Engine& engine_;
   const Done done_;
+  FaultPoints* const faults_;
   BoundedQueue<Job> queue_{1024};
   std::map<pipeline::CacheId, engine::CacheId> caches_;
   std::thread thread_;

@@ -130,8 +130,10 @@ class Lane::Worker {
     const std::uint64_t coded = writer.coded_bytes();
     const std::string body = writer.finish();
     const TimePoint began = clock_.now();
+    pass(lane_.options_.faults, FaultPoint::kBeforeSend);
     const auto reply = call(wire::kFramesRoute, body, wire::kFrameContentType, false);
     if (!reply.ok()) return lane_.events_.frame_done(frame.id, reply.status());
+    pass(lane_.options_.faults, FaultPoint::kAfterSend);
     lane_.note_posted(raw, coded, body.size(), clock_.now() - began);
     lane_.events_.frame_done(frame.id, wire::parse_segment_answers(reply->body));
   }
@@ -146,8 +148,10 @@ class Lane::Worker {
     std::vector<wire::SignedToken> list;
     list.reserve(tokens.tokens.size());
     for (const pipeline::OutToken& one : tokens.tokens) list.push_back({one.message, one.secret});
+    pass(lane_.options_.faults, FaultPoint::kBeforeSend);
     const auto reply = call(wire::kTokensRoute, wire::encode_tokens(list), wire::kTokensContentType, false);
     if (!reply.ok()) return lane_.events_.tokens_done(tokens.id, reply.status());
+    pass(lane_.options_.faults, FaultPoint::kAfterSend);
     lane_.events_.tokens_done(tokens.id, wire::parse_token_answers(reply->body));
   }
 

@@ -40,6 +40,7 @@ struct LaneOptions {
   std::shared_ptr<const KeyPair> identity;  ///< signs questions and reports; may be null
   std::shared_ptr<Precedence> precedence;   ///< shared by both lanes of one next hop
   wire::Lane lane = wire::Lane::kDecode;
+  FaultPoints* faults = nullptr;
   std::size_t connections = 2;  ///< so that one answer's way back does not hold up the next frame
 };
 

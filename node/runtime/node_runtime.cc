@@ -16,6 +16,7 @@ LaneOptions lane_options(const NodeOptions& options) {
   lane.codec = options.codec;
   lane.peers = options.peers;
   lane.identity = options.identity;
+  lane.faults = options.faults;
   return lane;
 }
 
@@ -40,8 +41,12 @@ NodeRuntime::NodeRuntime(NodeOptions options, std::unique_ptr<engine::Engine> en
       table_(options_.hop),
       lanes_(lane_options(options_), *this),
       local_head_(sink == nullptr ? nullptr : new LocalHead(*sink, *this)),
-      executor_(*engine_, [this](pipeline::StepOutput output,
-                                 const StepRecord& record) { step_done(std::move(output), record); }),
+      executor_(
+          *engine_,
+          [this](pipeline::StepOutput output, const StepRecord& record) {
+            step_done(std::move(output), record);
+          },
+          options_.faults),
       forwards_(*engine_),
       next_second_(clock_.now()) {
   thread_ = std::thread([this] { loop(); });

@@ -88,9 +88,10 @@ std::optional<wire::SegmentAnswer> check_segment(Node& node, wire::ReceivedSegme
   return std::nullopt;
 }
 
-net::Response handle_frame(Node& node, net::Request& request) {
+net::Response handle_frame(Node& node, FaultPoints* faults, net::Request& request) {
   auto segments = wire::parse_frame(request.body);
   if (!segments.ok()) return net::error_response(segments.status());
+  pass(faults, FaultPoint::kAfterFrameRead);
   std::vector<wire::SegmentAnswer> answers(segments->size());
   std::vector<Arrival> arrivals;
   std::vector<std::size_t> places;
@@ -104,6 +105,7 @@ net::Response handle_frame(Node& node, net::Request& request) {
     }
   }
   const auto accepted = node.accept(std::move(arrivals));
+  pass(faults, FaultPoint::kBeforeAnswer);
   for (std::size_t i = 0; i < places.size(); ++i) answers[places[i]] = accepted[i];
   net::Response response =
       net::Response::binary(wire::encode_segment_answers(answers), wire::kAnswersContentType);
@@ -122,7 +124,8 @@ std::vector<net::Route> session_routes(Node& node, RouteContext context) {
   };
   constexpr std::size_t kSmall = net::limits::kDefaultBodyBytes;
   post(
-      wire::kFramesRoute, Access::kSession, [&node](Request& r) { return handle_frame(node, r); },
+      wire::kFramesRoute, Access::kSession,
+      [&node, faults = context.faults](Request& r) { return handle_frame(node, faults, r); },
       wire::kMaxFrameBytes);
   post(
       wire::kOpenRoute, Access::kNode, [&node, context](Request& r) { return handle_open(node, context, r); },

@@ -16,6 +16,7 @@ struct RouteContext {
   std::shared_ptr<const KeyPair> identity;
   /// The tracker whose openings, closings and renewals count; none while no tracker is pinned.
   std::function<std::optional<NodeId>()> tracker;
+  FaultPoints* faults = nullptr;
 };
 
 /// Frames, openings, closings, cursors, renewals and health (proto-docs/http.md). `node` must outlive the
