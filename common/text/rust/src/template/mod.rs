@@ -6,6 +6,7 @@
 
 mod budget;
 mod collections;
+mod expressions;
 mod filters;
 mod format;
 mod json;
