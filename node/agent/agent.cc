@@ -110,7 +110,7 @@ void AgentCore::on_join_reply(TimePoint now, const wire::JoinReply& reply) {
   lease_until_ = call_sent_ + lease_time_;
   catalogue_ = reply.catalogue;
   note_epoch(reply.epoch);
-  next_call_ = now + heartbeat_;
+  next_call_ = now;  // the first heartbeat's reply brings what there is to load
   say(Say::Level::kInfo, fmt::format("joined the tracker (version {}), {} models in its catalogue",
                                      reply.program_version, catalogue_.size()));
 }

@@ -132,6 +132,17 @@ TEST_F(AgentTest, JoinsAtOnceAndStoresTheEpochOfTheReply) {
   EXPECT_EQ(take<StoreEpoch>()->epoch, Epoch{5});
 }
 
+TEST_F(AgentTest, TheFirstHeartbeatFollowsTheJoinAtOnceSoThatLoadingBegins) {
+  join_at_once();
+  EXPECT_EQ(core_.next_wakeup(), now());
+  core_.on_time(now());
+  const auto first = take<SendHeartbeat>();
+  ASSERT_TRUE(first.has_value());
+  answer(first->heartbeat, {load(1)});
+  EXPECT_TRUE(take<BeginLoad>().has_value());
+  EXPECT_EQ(core_.next_wakeup(), now() + seconds(2));
+}
+
 TEST_F(AgentTest, HeartbeatsEveryTwoSecondsNameTheLastReply) {
   join_at_once();
   const wire::Heartbeat first = beat();
