@@ -14,6 +14,12 @@ BIN = pathlib.Path(os.environ.get("MESHNET_BIN", ROOT / "build" / "release" / "b
 GOLDEN = ROOT / "tests" / "golden" / "checkpoints"
 
 
+def command_of(launch: tuple[str, ...], program: str, given: tuple[str, ...] | list[str], defaults: dict[str, str]) -> list[str]:
+    """`launch` (such as taskset), the program, its flags, and each default whose flag is not given."""
+    beside = [text for flag, value in defaults.items() if flag not in given for text in (flag, value)]
+    return [*launch, str(BIN / program), *given, *beside]
+
+
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -24,7 +30,7 @@ class Node:
     """One meshnet-node with folders and a runtime folder of its own; its log is a file in `folder`."""
 
     def __init__(self, folder: pathlib.Path, *flags: str, port: int | None = None, memory: str = "1GiB", dtype: str = "float32",
-                 program: str = "meshnet-node", **environment: str):
+                 program: str = "meshnet-node", launch: tuple[str, ...] = (), **environment: str):
         self.port = port or free_port()
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -32,8 +38,9 @@ class Node:
         self.sink = open(self.log, "wb")
         runtime = folder / "runtime"
         runtime.mkdir(exist_ok=True)
-        command = [str(BIN / program), "--listen", f"127.0.0.1:{self.port}", "--data-dir", str(folder / "data"),
-                   "--cache-dir", str(folder / "cache"), "--threads", "1", "--memory", memory, "--dtype", dtype, *flags]
+        command = command_of(launch, program, flags, {
+            "--listen": f"127.0.0.1:{self.port}", "--data-dir": str(folder / "data"), "--cache-dir": str(folder / "cache"),
+            "--threads": "1", "--memory": memory, "--dtype": dtype})
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.sink,
                                         env={**os.environ, "XDG_RUNTIME_DIR": str(runtime), **environment})
 
@@ -108,8 +115,8 @@ def scratch() -> tempfile.TemporaryDirectory:
 class Tracker:
     """One meshnet-tracker on free loopback ports; it can be killed and started again with what it stored."""
 
-    def __init__(self, folder: pathlib.Path, model: pathlib.Path, *flags: str, dtype: str = "float32"):
-        self.folder, self.dtype = folder, dtype
+    def __init__(self, folder: pathlib.Path, model: pathlib.Path, *flags: str, dtype: str = "float32", launch: tuple[str, ...] = ()):
+        self.folder, self.dtype, self.launch = folder, dtype, launch
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "runtime").mkdir(exist_ok=True)
         self.port, self.mesh_port, self.admin_port = free_port(), free_port(), free_port()
@@ -123,9 +130,10 @@ class Tracker:
 
     def start(self) -> None:
         self.sink = open(self.log, "ab")
-        command = [str(BIN / "meshnet-tracker"), "--listen", f"127.0.0.1:{self.port}", "--mesh-listen", f"127.0.0.1:{self.mesh_port}",
-                   "--admin-listen", f"127.0.0.1:{self.admin_port}", "--data-dir", str(self.folder / "data"), "--threads", "1",
-                   "--memory", "1GiB", "--dtype", self.dtype, *self.flags]
+        command = command_of(self.launch, "meshnet-tracker", self.flags, {
+            "--listen": f"127.0.0.1:{self.port}", "--mesh-listen": f"127.0.0.1:{self.mesh_port}",
+            "--admin-listen": f"127.0.0.1:{self.admin_port}", "--data-dir": str(self.folder / "data"), "--threads": "1",
+            "--memory": "1GiB", "--dtype": self.dtype})
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.sink,
                                         env={**os.environ, "XDG_RUNTIME_DIR": str(self.folder / "runtime")})
 
