@@ -1,6 +1,6 @@
 // Decode and prefill of one model in one process, over 1, 2 and 3 stages that hand bfloat16 on to each other,
 // as shares of this machine's read bandwidth and matrix rate, measured in the same run. engine_bench --model
-// FOLDER [--threads N] [--compute bfloat16|float32] [--sessions N] [--json]
+// FOLDER [--threads N] [--compute bfloat16|float32] [--sessions N] [--stages N] [--json]
 
 #include <fmt/format.h>
 
@@ -24,6 +24,7 @@ struct Settings {
   std::string model, compute = "bfloat16";
   unsigned threads = std::thread::hardware_concurrency();
   std::size_t sessions = 1;
+  std::uint32_t stages = 3;
   bool json = false;
 };
 
@@ -156,7 +157,7 @@ void run(const Settings& settings) {
   const double value_bytes =
       profile.matrix_format(WeightFormat::kBfloat16) == WeightFormat::kBfloat16 ? 2 : 4;
   const double bytes = (head_values + layer_values) * value_bytes;
-  for (std::uint32_t stages = 1; stages <= 3; ++stages) {
+  for (std::uint32_t stages = 1; stages <= settings.stages; ++stages) {
     const Times times = measure(*engine, shard, stages, settings.sessions);
     const double prefill = kPrompt / times.prefill;
     const double prefill_share = 2 * layer_values * prefill / limits.matrix_flops;
@@ -188,6 +189,7 @@ int main(int argc, char** argv) {
   app.add_option("--threads", settings.threads, "Threads");
   app.add_option("--compute", settings.compute, "bfloat16 or float32");
   app.add_option("--sessions", settings.sessions, "Sessions that decode together");
+  app.add_option("--stages", settings.stages, "Measure over 1 … this many stages");
   app.add_flag("--json", settings.json, "One JSON object instead of text");
   CLI11_PARSE(app, argc, argv);
   mesh::bench::run(settings);

@@ -1,0 +1,207 @@
+"""Speed of the mesh on this machine, every figure a ratio to something measured in the same run.
+
+Standard library only. The programs are those of build/release/bin (or MESHNET_BIN), the model is SmolLM2. All meshes are
+started first and then measured in turns, so that what else the machine does meets all of them alike. Figures are medians
+of the rounds. python3 tests/bench/mesh.py [--rounds N] [--model FOLDER] [--json FILE]
+"""
+import argparse
+import concurrent.futures
+import contextlib
+import dataclasses
+import http.client
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "process"))
+import programs  # noqa: E402
+
+MODEL = ROOT / "build" / "models" / "SmolLM2-135M-Instruct"
+TOKENS = 64
+CLIENTS = 16
+PREFILL = 1024
+LAYERS = 30
+SUBJECTS = ["a lighthouse keeper", "two rivers", "the oldest library", "a train in winter", "a baker's first day", "the map of an island",
+            "a violin maker", "the long drought", "a letter never sent", "the clock tower", "a village market", "the night ferry",
+            "an orchard in spring", "the glass factory", "a mountain school", "the last caravan"]
+PROMPTS = [f"Once upon a time there was a long story about {subject}. It began" for subject in SUBJECTS]
+# Any ids but the special ones, which are the first 17.
+LONG_PROMPT = [100 + 37 * index % 20000 for index in range(PREFILL)]
+
+
+class Mesh:
+    """A tracker with the first layers and one node for each further range of equal length, on cores of `pins` or unpinned."""
+
+    def __init__(self, folder: pathlib.Path, model: pathlib.Path, stages: int, threads: int, pins: list[int] | None = None):
+        def launch(stage: int) -> tuple[str, ...]:
+            return ("taskset", "-c", str(pins[stage])) if pins else ()
+
+        each = LAYERS // stages
+        common = ["--threads", str(threads), "--log-level", "warning"]
+        self.tracker = programs.Tracker(folder / "tracker", model, "--head-layers", str(each), "--max-node-layers", str(each), "--memory", "2GiB",
+                                        "--session-tokens", "32768", *common, dtype="bfloat16", launch=launch(0))
+        self.nodes = [programs.Node(folder / f"node{stage}", "--tracker", self.tracker.mesh_url, *common, dtype="bfloat16",
+                                    memory="2GiB", launch=launch(stage)) for stage in range(1, stages)]
+
+    def stop(self) -> None:
+        for program in [*self.nodes, self.tracker]:
+            program.stop()
+
+    def complete(self, prompt: str | list[int], tokens: int) -> "Answer":
+        """One greedy answer, streamed, with the times of its first and last tokens."""
+        request = {"model": MODEL.name, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True,
+                   "stream_options": {"include_usage": True}}
+        connection = http.client.HTTPConnection("127.0.0.1", self.tracker.port, timeout=300)
+        began = time.monotonic()
+        connection.request("POST", "/v1/completions", json.dumps(request), {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        answer = Answer()
+        if reply.status != 200:
+            raise AssertionError(f"{reply.status}: {reply.read().decode()}\n{self.tracker.text()}")
+        while line := reply.readline():
+            if not line.startswith(b"data: {"):
+                continue
+            event = json.loads(line[6:])
+            if "error" in event:
+                raise AssertionError(event["error"])
+            answer.tokens = (event.get("usage") or {}).get("completion_tokens", answer.tokens)
+            for choice in event["choices"]:
+                answer.text += choice["text"]
+                if choice["text"]:
+                    answer.last = time.monotonic() - began
+                    answer.first = answer.first or answer.last
+        answer.total = time.monotonic() - began
+        connection.close()
+        return answer
+
+
+@dataclasses.dataclass
+class Answer:
+    text: str = ""
+    tokens: int = 0
+    first: float = 0
+    last: float = 0
+    total: float = 0
+
+    @property
+    def token_seconds(self) -> float:
+        """Of one token after the first."""
+        return (self.last - self.first) / (self.tokens - 1)
+
+
+def together(mesh: Mesh, prompts: list[str]) -> tuple[float, list[Answer]]:
+    """(tokens/s of all, answers) of one client for each prompt, begun at once."""
+    began = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+        answers = list(pool.map(lambda prompt: mesh.complete(prompt, TOKENS), prompts))
+    return sum(answer.tokens for answer in answers) / (time.monotonic() - began), answers
+
+
+def engine_bench(model: pathlib.Path, *flags: str) -> dict:
+    done = subprocess.run([str(programs.BIN / "engine_bench"), "--model", str(model), "--json", *flags], check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+def median(values: list[float]) -> float:
+    return statistics.median(values)
+
+
+class Rounds:
+    """The meshes, and what each round measured of them, by name."""
+
+    def __init__(self, meshes: dict[str, Mesh], engine):
+        self.meshes, self.engine = meshes, engine
+        self.alone: list[Answer] = []
+        self.wrong = 0
+        self.seen: dict[str, list[float]] = {}
+
+    def note(self, name: str, value: float) -> None:
+        self.seen.setdefault(name, []).append(value)
+
+    def of(self, name: str) -> float:
+        return median(self.seen[name])
+
+    def ratio(self, above: str, below: str) -> float:
+        """Median of the rounds' own ratios: both sides of each were measured within seconds."""
+        return median([a / b for a, b in zip(self.seen[above], self.seen[below])])
+
+    def warm(self) -> None:
+        self.alone = [self.meshes["three"].complete(prompt, TOKENS) for prompt in PROMPTS]
+        for mesh in self.meshes.values():
+            mesh.complete(PROMPTS[0], 8)
+
+    def run(self, index: int) -> None:
+        bench = self.engine()
+        self.note("engine decode", bench["stages"][0]["decode_tokens_per_s"])
+        self.note("read share", bench["stages"][0]["decode_share"])
+        self.note("matrix share", bench["stages"][0]["prefill_share"])
+        prompts = [PROMPTS[(index * 3 + offset) % CLIENTS] for offset in range(3)]
+        for name in ("one", "three"):
+            answers = [self.meshes[name].complete(prompt, TOKENS) for prompt in prompts]
+            self.note(f"{name} token s", median([answer.token_seconds for answer in answers]))
+            self.note(f"{name} decode", 1 / self.seen[f"{name} token s"][-1])
+            self.note(f"{name} whole", median([answer.tokens / answer.total for answer in answers]))
+        rate, answers = together(self.meshes["three"], PROMPTS)
+        self.note("sixteen", rate)
+        self.wrong += sum(answer.text != alone.text for answer, alone in zip(answers, self.alone))
+        for name in ("one core", "two cores"):
+            self.note(name, self.meshes[name].complete([*LONG_PROMPT[index:], *LONG_PROMPT[:index]], 1).total)
+
+    def lines(self) -> list[tuple[str, float, str, float, bool]]:
+        """(what, figure, comparison, target, whether it is met)."""
+        hop_ms = 1000 * median([(a - b) / 2 for a, b in zip(self.seen["three token s"], self.seen["one token s"])])
+        listed = [
+            ("one client over three stages ÷ engine_bench, decode", self.ratio("three decode", "engine decode"), ">=", 0.8),
+            ("one client over three stages ÷ tracker with all layers, decode", self.ratio("three decode", "one decode"), ">=", 0.8),
+            ("16 clients ÷ one client over two nodes, tokens/s", self.ratio("sixteen", "three whole"), ">=", 2.5),
+            ("16 clients: texts that differ from the same prompt alone", float(self.wrong), "<=", 0),
+            ("prefill of 1,024 tokens: two stages on a core each ÷ one core", self.ratio("two cores", "one core"), "<=", 0.65),
+            ("added time per hop on loopback, ms a token", hop_ms, "<=", 1.0),
+            ("decode ÷ read bandwidth", self.of("read share"), ">=", 0.6),
+            ("prefill ÷ matrix rate", self.of("matrix share"), ">=", 0.5),
+        ]
+        return [(*line, line[1] >= line[3] if line[2] == ">=" else line[1] <= line[3]) for line in listed]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=pathlib.Path, default=MODEL)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    cores = sorted(os.sched_getaffinity(0))
+    loads = []
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(stack.enter_context(programs.scratch()))
+        meshes = {}
+        for name, stages, threads, pins in (("one", 1, options.threads, None), ("three", 3, options.threads, None),
+                                            ("one core", 1, 1, cores[:1]), ("two cores", 2, 1, cores[:2])):
+            meshes[name] = Mesh(folder / name.replace(" ", "-"), options.model, stages, threads, pins)
+            stack.callback(meshes[name].stop)
+        for mesh in meshes.values():
+            mesh.tracker.wait_ready()
+        rounds = Rounds(meshes, lambda: engine_bench(options.model, "--threads", str(options.threads), "--stages", "1"))
+        rounds.warm()
+        for index in range(options.rounds):
+            rounds.run(index)
+            loads.append(os.getloadavg()[0])
+    print(f"{options.rounds} rounds, {len(cores)} cores, load {min(loads):.1f} to {max(loads):.1f}\n")
+    for name, values in rounds.seen.items():
+        print(f"  {name:<16} median {median(values):9.4f}   from {min(values):9.4f} to {max(values):9.4f}")
+    print()
+    for what, figure, comparison, target, met in rounds.lines():
+        print(f"  {'met   ' if met else 'MISSED'} {what}: {figure:.3f} (target {comparison} {target})")
+    if options.json:
+        options.json.write_text(json.dumps({"load": loads, "rounds": rounds.seen, "figures": [
+            dict(zip(("what", "figure", "comparison", "target", "met"), line)) for line in rounds.lines()]}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
