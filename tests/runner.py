@@ -76,7 +76,7 @@ def build(preset: str, *options: str, targets: tuple[str, ...] = ()) -> bool:
 
 
 def gtest_programs(preset: str, options: Options, environment: dict[str, str] | None = None) -> Tally:
-    """Every *_test program of the preset; tests whose name holds Long run with --long only."""
+    """Every *_test program of the preset; tests whose name begins with Long run with --long only."""
     total = Tally()
     programs = sorted((ROOT / "build" / preset / "bin").glob("*_test"))
     if not programs:
@@ -85,7 +85,7 @@ def gtest_programs(preset: str, options: Options, environment: dict[str, str] | 
         with tempfile.NamedTemporaryFile(suffix=".json") as report:
             command = [str(program), f"--gtest_output=json:{report.name}", "--gtest_brief=1"]
             if not options.long:
-                command.append("--gtest_filter=-*Long*")
+                command.append("--gtest_filter=-*.Long*")
             code, _ = run(f"{preset}-{program.name}", command, environment, timeout=5400 if options.long else 900)
             try:
                 results = json.load(open(report.name))

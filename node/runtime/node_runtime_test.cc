@@ -155,27 +155,6 @@ TEST_F(NodeRuntimeTest, ADroppedShardWaitsForItsSessionsAndThenRefusesNewOnes) {
   EXPECT_EQ(middle_.node().open(head_.request(late, route(), 1)).code, wire::OpenCode::kShardNotHeld);
 }
 
-TEST_F(NodeRuntimeTest, LongAddedTimePerHopIsBelowAMillisecond) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "times mean nothing under a sanitizer";
-#endif
-  constexpr std::size_t kTokens = 1000;
-  const auto seconds_for = [&](const std::vector<TestNode*>& route) {
-    TestHead::Session session = this->session();
-    head_.open(session, route);
-    const SteadyClock clock;
-    const TimePoint began = clock.now();
-    head_.generate(session, *route[0], prompt_of(3), kTokens);
-    return std::chrono::duration<double>(clock.now() - began).count();
-  };
-  TestNode whole(identity_, {0, 6});
-  const double one = seconds_for({&whole});
-  const double three = seconds_for(route());
-  const double milliseconds = (three - one) / 2 / kTokens * 1000;
-  RecordProperty("milliseconds_per_hop", std::to_string(milliseconds));
-  EXPECT_LE(milliseconds, 1.0);
-}
-
 /// What a frame with one segment is answered by the middle node over HTTP.
 class FrameTest : public NodeRuntimeTest {
  protected:
