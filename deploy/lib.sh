@@ -1,6 +1,6 @@
 # Functions of deploy/setup, deploy/demo and tests/run. Sourced with the project's root as the working directory.
 
-MESH_NEEDED_MIB=6000
+MESH_NEEDED_MIB=4000
 HTTPLIB_SHA256=c88f6495da71e778c82c22995b547a92ceb41cc4016f9028df67106a24b9210d
 
 say() { printf '%s\n' "$*" >&2; }
