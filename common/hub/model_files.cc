@@ -1,5 +1,7 @@
 #include "common/hub/model_files.h"
 
+#include <fcntl.h>
+
 #include "common/base/checked.h"
 #include "common/hub/file_io.h"
 #include "common/hub/file_names.h"
@@ -26,6 +28,7 @@ StatusOr<std::filesystem::path> ModelFiles::ensured_path(std::string_view name, 
 StatusOr<std::string> ModelFiles::read(std::string_view name, ByteRange range) {
   MESH_ASSIGN_OR_RETURN(const std::filesystem::path where, ensured_path(name, range));
   MESH_ASSIGN_OR_RETURN(const File file, open_for_reading(where));
+  ::posix_fadvise(file.fd(), 0, 0, POSIX_FADV_RANDOM);  // no read-ahead beyond the range
   return read_at(file, range.offset, range.length, where);
 }
 

@@ -66,6 +66,7 @@ StatusOr<std::shared_ptr<MappedFile>> MappedFile::open(const std::filesystem::pa
   std::shared_ptr<MappedFile> file(new MappedFile(path, fd));
   if (::fstat(fd, &info) != 0) return io_error("cannot read", path);
   file->size_ = static_cast<std::uint64_t>(info.st_size);
+  ::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);  // no read-ahead beyond the header
   if (Status status = file->read_header(); !status.ok()) return with_context(status, path.string());
   void* const base =
       ::mmap(nullptr, page_ceil(file->size_), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

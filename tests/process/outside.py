@@ -1,5 +1,8 @@
 """What can be seen of a node's reading from outside: tensors' places in the files, resident pages, memory, disk."""
+import ctypes
 import json
+import mmap
+import os
 import pathlib
 import re
 import sys
@@ -85,3 +88,30 @@ class PeakOfMapping:
 def on_disk(folder: pathlib.Path, name: str) -> int:
     """Bytes that the disk holds of all files of that name under a folder; holes count nothing."""
     return sum(path.stat().st_blocks * 512 for path in folder.rglob(name) if path.is_file())
+
+
+class PageCache:
+    """How much of a file the system has in memory: all that was read of it since `drop`, by whomever."""
+
+    def __init__(self, path: pathlib.Path):
+        self.path, self.size = path, path.stat().st_size
+
+    def drop(self) -> bool:
+        """False where the file system keeps pages anyway (a file system in memory)."""
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+        return self.bytes() == 0
+
+    def bytes(self) -> int:
+        with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as view:
+            pages = (ctypes.c_ubyte * ((self.size + mmap.PAGESIZE - 1) // mmap.PAGESIZE))()
+            start = ctypes.c_char.from_buffer(view)
+            failed = ctypes.CDLL(None, use_errno=True).mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(self.size), pages)
+            del start
+            if failed:
+                raise OSError(ctypes.get_errno(), "mincore")
+            return sum(page & 1 for page in pages) * mmap.PAGESIZE

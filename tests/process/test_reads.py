@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import unittest
@@ -12,6 +13,7 @@ import programs
 POISON = programs.ROOT / "tests" / "golden" / "poison.py"
 SMOLLM2 = pathlib.Path(os.environ.get("MESHNET_SMOLLM2", "/nonexistent"))
 MIB = 1 << 20
+needs_smollm2 = unittest.skipUnless(SMOLLM2.is_dir(), "MESHNET_SMOLLM2 names no folder")
 JSON = "application/json"
 
 
@@ -87,37 +89,45 @@ class Poisoned(Folder):
 
 
 class Resident(Folder):
-    def test_small_stages_stay_within_their_own_bytes(self):
-        for begin, end in ((0, 3), (2, 4), (3, 6)):
+    """From a cold start: pages that the file system had to read, pages in the node's mapping, and its whole memory."""
+
+    def assert_reads_its_own(self, checkpoint: pathlib.Path, ranges, **settings: str) -> None:
+        copy = self.folder / checkpoint.name
+        shutil.copytree(checkpoint, copy)
+        config = json.loads((copy / "config.json").read_text())
+        cache = outside.PageCache(copy / "model.safetensors")
+        for begin, end in ranges:
             with self.subTest(layers=(begin, end)):
-                node = self.alone(programs.GOLDEN / "gpt2", begin, end)
+                own = outside.Stage(copy, begin, end)
+                knows = cache.drop()
+                node = self.alone(copy, begin, end, **settings)
                 peak = outside.PeakOfMapping(node.process.pid)
                 node.wait_ready()
-                own = outside.Stage(programs.GOLDEN / "gpt2", begin, end)
+                self.prefill(node, begin, config.get("hidden_size") or config["n_embd"])
                 self.assert_little_is_resident(node, own, max(peak.stop(), outside.mapped(node.process.pid)))
+                if knows:
+                    self.assertLessEqual(cache.bytes(), own.own + own.header + MIB, "read from the disk")
+                node.stop()
 
-
-@unittest.skipUnless(SMOLLM2.is_dir(), "MESHNET_SMOLLM2 names no folder")
-class SmolLM2(Folder):
-    """A model whose stages are larger than a program without one."""
-
-    def test_a_stage_alone_holds_its_own_bytes(self):
-        for begin, end in ((0, 15), (10, 20), (15, 30)):
-            with self.subTest(layers=(begin, end)):
-                node = self.alone(SMOLLM2, begin, end, dtype="bfloat16")
-                peak = outside.PeakOfMapping(node.process.pid)
-                node.wait_ready()
-                self.prefill(node, begin)
-                own = outside.Stage(SMOLLM2, begin, end)
-                self.assert_little_is_resident(node, own, max(peak.stop(), outside.mapped(node.process.pid)))
-
-    def prefill(self, node: programs.Node, begin: int) -> None:
+    def prefill(self, node: programs.Node, begin: int, hidden: int) -> None:
         """128 rows, so that working memory is there when it is measured."""
         body, headers = json.dumps({"ids": list(range(100, 228))}), {"Content-Type": JSON}
         if begin > 0:
-            body = b"\x00\x3f" * (128 * 576)
-            headers = {"Content-Type": "application/octet-stream", "X-Meshnet-Shape": "128,576"}
+            body = b"\x00\x3f" * (128 * hidden)
+            headers = {"Content-Type": "application/octet-stream", "X-Meshnet-Shape": f"128,{hidden}"}
         self.assertEqual(node.call("POST", "/mesh/v1/forward", body, headers)[0], 200)
+
+    def test_small_stages(self):
+        self.assert_reads_its_own(programs.GOLDEN / "gpt2", ((0, 3), (2, 4), (3, 6)))
+
+    @needs_smollm2
+    def test_stages_larger_than_a_program(self):
+        self.assert_reads_its_own(SMOLLM2, ((0, 15), (10, 20), (15, 30)), dtype="bfloat16")
+
+
+@needs_smollm2
+class SmolLM2(Folder):
+    """A chat model as it is given out."""
 
     def test_poisoned_stages_write_the_answer(self):
         references = json.loads((programs.ROOT / "tests/golden/smollm2/reference.json").read_text())

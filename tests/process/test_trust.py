@@ -9,6 +9,7 @@ import queue
 import socket
 import struct
 import threading
+import time
 import unittest
 
 import hostile
@@ -59,6 +60,13 @@ class Attacks:
         status, body = self.frames.send("/health", b"", method="GET")
         self.assertEqual(status, 200)
         return json.loads(body)
+
+    def wait_no_session(self) -> None:
+        """The client has its answer a moment before the node hears of the end."""
+        deadline = time.monotonic() + 10
+        while self.health()["sessions"] > 0:
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
 
     def at_frame(self, number: int, attack) -> list:
         """Runs `attack(exchange)` when the number-th frame from now on is about to reach the node; its results end up in the list."""
@@ -143,7 +151,7 @@ class Attacks:
         self.frames.calm()
         self.assertTrue(all(status == 202 and codes(reply) == [ACCEPTED] for status, reply in replies))
         self.assertLessEqual(self.health()["steps"] - before, len(sent), "a repeated frame was computed")
-        # Its session is over now.
+        self.wait_no_session()
         status, reply = self.frames.send(FRAMES, sent[3].body, sent[3].headers)
         self.assertEqual(status, 202)
         self.assertIn(codes(reply), ([UNKNOWN], [CLOSED]))
@@ -180,6 +188,7 @@ class Attacks:
         self.frames.calm()
         for name, ((status, reply), wanted) in results[0].items():
             self.assertEqual(status, wanted, (name, reply))
+        self.wait_no_session()
         # A recorded opening of a session that is over opens nothing.
         opening = self.frames.of(OPEN)[-1]
         status, reply = self.frames.send(OPEN, opening.body, opening.headers)
