@@ -145,11 +145,11 @@ def suite_openai(options: Options) -> Tally:
 
 
 def suite_asan(options: Options) -> Tally:
-    return gtest_programs("asan-ubsan", options) if build("asan-ubsan") else Tally(failed=1)
+    return gtest_programs("asan-ubsan", options) if build("asan-ubsan", targets=("unit_tests",)) else Tally(failed=1)
 
 
 def suite_tsan(options: Options) -> Tally:
-    return gtest_programs("tsan", options) if build("tsan") else Tally(failed=1)
+    return gtest_programs("tsan", options) if build("tsan", targets=("unit_tests",)) else Tally(failed=1)
 
 
 def suite_fuzz(options: Options) -> Tally:
