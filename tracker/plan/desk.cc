@@ -111,8 +111,10 @@ bool DirectiveDesk::consider(const Registry& registry, TimePoint now) {
   considered_ = inputs;
   std::vector<PlanNode> nodes = view(registry);
   if (planned_ && nodes == planned_for_) return false;
+  planned_for_ = nodes;
+  // What was ordered stays where it is: it may be half loaded before the node's next heartbeat says so.
+  for (PlanNode& each : nodes) add_outstanding(each);
   proposed_ = make_plan(models_, head_, nodes, plan_.epoch, options_.plan);
-  planned_for_ = std::move(nodes);
   const bool first = !planned_;
   planned_ = true;
   if (!first && proposed_.target == plan_.target) {

@@ -99,6 +99,19 @@ TEST_F(DeskTest, ADirectiveIsRepeatedUntilItIsAcknowledgedAndThenNoMore) {
   EXPECT_THAT(beat(1, {shard({0, 6}, wire::ShardState::kLoading)}, {accepted}), IsEmpty());
 }
 
+TEST_F(DeskTest, WhatWasOrderedIsNotGivenToANodeThatJoinsBeforeItIsAcknowledged) {
+  join(2, 4);
+  const auto first = beat(2, {});
+  ASSERT_THAT(first, SizeIs(1));
+  join(1, 4);  // comes first in the planner's order
+  const auto other = beat(1, {});
+  ASSERT_THAT(other, SizeIs(1));
+  EXPECT_NE(other[0].layers, first[0].layers);
+  const auto again = beat(2, {});
+  ASSERT_THAT(again, SizeIs(1));
+  EXPECT_EQ(again[0].layers, first[0].layers);
+}
+
 TEST_F(DeskTest, WhatIsReachedIsLeftAlone) {
   join(1, 6);
   const auto first = beat(1, {});
