@@ -18,21 +18,25 @@ import programs
 GPT2 = programs.GOLDEN / "gpt2"
 TOKENS = 48
 FRAMES, OPEN, CLOSE = "/mesh/v1/frames", "/mesh/v1/sessions/open", "/mesh/v1/sessions/close"
-JOIN, HEARTBEAT = "/mesh/v1/join", "/mesh/v1/heartbeat"
+JOIN, HEARTBEAT, TOKENS_ROUTE = "/mesh/v1/join", "/mesh/v1/heartbeat", "/mesh/v1/tokens"
 # Of the first segment in a frame (proto-docs/wire.md).
 SESSION, GENERATION, SEQ, START, DEADLINE = 12 + 8, 12 + 56, 12 + 64, 12 + 80, 12 + 92
 ACCEPTED, UNKNOWN, CLOSED, NOT_OPENED_YET, BAD_MAC = 0, 1, 2, 4, 8
+# Of the first token, and the codes of tokens.
+POSITION, TOKEN_ID, LOGPROB = 8 + 24, 8 + 28, 8 + 32
+TOKEN_TAKEN, TOKEN_UNKNOWN, TOKEN_NOT_AWAITED, TOKEN_BAD_MAC = 0, 1, 3, 4
 
 
 def codes(reply: bytes) -> list[int]:
-    """The code of each segment's answer."""
+    """The code of each segment's or token's answer."""
     [count] = struct.unpack_from("<H", reply, 6)
-    return [reply[8 + 56 * index + 20] for index in range(count)]
+    size = (len(reply) - 8) // count
+    return [reply[8 + size * index + 20] for index in range(count)]
 
 
 class Attacks:
     """The mesh: a head, and one node with all other layers. A mixin for TestCase that sets
-    frames, control   proxies: head → node, node → tracker
+    frames, control   proxies: head → node, node → tracker (which names it as its own address: tokens go through it too)
     client            (host, port, namespace) of the clients' listener
     node_process, node_log, tracker_key, keyed (whether a join key is asked for)"""
 
@@ -161,6 +165,39 @@ class Attacks:
         self.assert_right(2)
         self.frames.calm()
         self.assertEqual(codes(results[0][1]), [BAD_MAC])
+
+    # Tokens
+
+    def test_changed_cut_and_repeated_tokens_are_refused_and_the_text_stays_right(self):
+        seen, changed, cut, repeated = [], [], [], []
+
+        def before(exchange):
+            if exchange.path != TOKENS_ROUTE:
+                return
+            seen.append(exchange.body)
+            body = exchange.body
+            if len(seen) in (2, 7):
+                for at in (-1, TOKEN_ID, LOGPROB, POSITION):
+                    changed.append(self.control.send(TOKENS_ROUTE, hostile.flipped(body, at), exchange.headers))
+                cut.extend(self.control.send(TOKENS_ROUTE, body[:size], exchange.headers) for size in (0, 3, 8, len(body) - 1))
+                repeated.append(self.control.send(TOKENS_ROUTE, seen[0], exchange.headers))
+            if len(seen) in (4, 11):
+                exchange.body = hostile.flipped(body, TOKEN_ID)  # the tail has to say it again
+            if len(seen) == 15:
+                exchange.body = body[:-1]
+
+        self.control.before = before
+        self.assert_right(0)
+        self.control.calm()
+        self.assertGreater(len(seen), TOKENS)
+        self.assertEqual([(status, codes(reply)) for status, reply in changed], [(200, [TOKEN_BAD_MAC])] * len(changed))
+        self.assertEqual([status for status, _ in cut], [400] * len(cut))
+        for status, reply in repeated:
+            self.assertEqual(status, 200)
+            self.assertIn(codes(reply), ([TOKEN_TAKEN], [TOKEN_NOT_AWAITED]))
+        self.wait_no_session()
+        status, reply = self.control.send(TOKENS_ROUTE, seen[0])
+        self.assertEqual((status, codes(reply)), (200, [TOKEN_UNKNOWN]))
 
     # Openings and closings
 
@@ -348,13 +385,14 @@ class OnLoopback(Attacks, unittest.TestCase):
         scratch = programs.scratch()
         cls.addClassCleanup(scratch.cleanup)
         folder = pathlib.Path(scratch.name)
-        tracker = programs.Tracker(folder / "tracker", GPT2, "--head-layers", "2")
+        cls.control = hostile.Proxy(("127.0.0.1", 0), ("", 0))
+        cls.addClassCleanup(cls.control.close)
+        tracker = programs.Tracker(folder / "tracker", GPT2, "--head-layers", "2", "--mesh-advertise", cls.control.address)
         cls.addClassCleanup(tracker.stop)
+        cls.control.to = ("127.0.0.1", tracker.mesh_port)
         cls.client = ("127.0.0.1", tracker.port, None)
         port = programs.free_port()
-        cls.control = hostile.Proxy(("127.0.0.1", 0), ("127.0.0.1", tracker.mesh_port))
         cls.frames = hostile.Proxy(("127.0.0.1", 0), ("127.0.0.1", port))
-        cls.addClassCleanup(cls.control.close)
         cls.addClassCleanup(cls.frames.close)
         node = programs.Node(folder / "node", "--tracker", f"http://{cls.control.address}", "--advertise", cls.frames.address, port=port)
         cls.addClassCleanup(node.stop)

@@ -153,7 +153,7 @@ class StrangerBetween(test_trust.Attacks, unittest.TestCase):
     def setUpClass(cls):
         super().setUpClass()
         hosts = Hosts(cls.addClassCleanup)
-        log = hosts.start_tracker()
+        log = hosts.start_tracker("--mesh-advertise", f"{NEAR}:{MESH + 100}")
         cls.client = ("127.0.0.1", PAGE, hosts.near)
         cls.control = hostile.Proxy((NEAR, MESH + 100), (NEAR, MESH), hosts.near)
         cls.frames = hostile.Proxy((FAR, 18190), (FAR, 18090), hosts.far)
