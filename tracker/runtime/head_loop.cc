@@ -1,8 +1,10 @@
 #include "tracker/runtime/head_loop.h"
 
+#include <algorithm>
 #include <future>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/identity/random.h"
 #include "common/net/error_response.h"
 #include "common/wire/session_json.h"
@@ -73,7 +75,7 @@ void HeadLoop::loop() {
     }
     table_.tick(now());
     for (auto actions = table_.take_actions(); !actions.empty(); actions = table_.take_actions()) {
-      for (const head::HeadAction& action : actions) carry_out(action);
+      carry_out(actions);
     }
     failovers_ = table_.stats().failovers;
   }
@@ -123,6 +125,23 @@ void HeadLoop::forget(const SessionId& session) {
   if (answers_.erase(session) != 0) --sessions_;
 }
 
+// Ids go to hop 0 together, past the tokens among them: what is accepted at once runs in one step.
+void HeadLoop::carry_out(const std::vector<head::HeadAction>& actions) {
+  std::vector<head::SendIds> ids;
+  for (const head::HeadAction& action : actions) {
+    if (const auto* send = std::get_if<head::SendIds>(&action)) {
+      ids.push_back(*send);
+      continue;
+    }
+    if (!std::holds_alternative<head::TokenReady>(action)) {
+      send_ids(ids);
+      ids.clear();
+    }
+    carry_out(action);
+  }
+  send_ids(ids);
+}
+
 void HeadLoop::carry_out(const head::HeadAction& action) {
   struct Visitor {
     HeadLoop& loop;
@@ -131,7 +150,7 @@ void HeadLoop::carry_out(const head::HeadAction& action) {
     void operator()(const head::AskCursor& a) const { loop.ask_cursor(a); }
     void operator()(const head::RenewLease& a) const { loop.renew(a); }
     void operator()(const head::CloseHop& a) const { loop.close(a); }
-    void operator()(const head::SendIds& a) const { loop.send_ids(a); }
+    void operator()(const head::SendIds&) const { MESH_CHECK(false); }  // sent in groups
     void operator()(const head::TokenReady& a) const { loop.deliver(a); }
     void operator()(const head::Finished& a) const { loop.finish(a); }
   };
@@ -222,11 +241,22 @@ void HeadLoop::close(const head::CloseHop& action) {
               });
 }
 
-void HeadLoop::send_ids(const head::SendIds& action) {
-  std::vector<Arrival> arrivals;
-  arrivals.push_back({action.segment, true});
-  const auto answers = node_->accept(std::move(arrivals));
-  if (answers.size() == 1) table_.ids_answered(action.ref, answers.front(), now());
+// If all sessions travelled in one group, all stages but one would wait at any time. So a burst is handed
+// over in as many groups as there are stages: the first begins a step at once, the next ones follow it.
+void HeadLoop::send_ids(std::span<head::SendIds> actions) {
+  while (!actions.empty()) {
+    const auto route = table_.route_of(actions.front().ref.session);
+    const auto computes = [](const wire::HopAddress& hop) { return !hop.range.empty(); };
+    const auto stages = std::max<std::size_t>(1, std::ranges::count_if(route, computes));
+    const std::size_t fair = std::max<std::size_t>(1, (answers_.size() + stages - 1) / stages);
+    const auto group = actions.first(std::min(actions.size(), fair));
+    actions = actions.subspan(group.size());
+    std::vector<Arrival> arrivals;
+    for (head::SendIds& action : group) arrivals.push_back({std::move(action.segment), true});
+    const auto answers = node_->accept(std::move(arrivals));
+    MESH_CHECK(answers.size() == group.size());
+    for (std::size_t i = 0; i < answers.size(); ++i) table_.ids_answered(group[i].ref, answers[i], now());
+  }
 }
 
 void HeadLoop::deliver(const head::TokenReady& token) {

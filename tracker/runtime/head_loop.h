@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -76,13 +77,14 @@ class HeadLoop final : public gateway::Backend, public HeadSink {
   /// False when the loop has ended; `work` is then dropped.
   bool post(Work work);
   void loop();
+  void carry_out(const std::vector<head::HeadAction>& actions);
   void carry_out(const head::HeadAction& action);
   void route(const head::RouteWanted& wanted);
   void open(const head::OpenHop& action);
   void ask_cursor(const head::AskCursor& action);
   void renew(const head::RenewLease& action);
   void close(const head::CloseHop& action);
-  void send_ids(const head::SendIds& action);
+  void send_ids(std::span<head::SendIds> actions);
   void deliver(const head::TokenReady& token);
   void finish(const head::Finished& finished);
   void begin(const SessionId& session, gateway::Ask ask, std::shared_ptr<AnswerQueue> queue);

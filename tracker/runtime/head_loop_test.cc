@@ -43,6 +43,7 @@ class FakeNode final : public Node {
   wire::RenewReply renew(const wire::RenewRequest&) override { return {}; }
   std::vector<wire::SegmentAnswer> accept(std::vector<Arrival> arrivals) override {
     const std::lock_guard lock(mutex_);
+    accepted_.push_back(arrivals);
     std::vector<wire::SegmentAnswer> answers;
     for (const Arrival& arrival : arrivals) {
       const wire::Segment& segment = arrival.segment;
@@ -79,6 +80,11 @@ class FakeNode final : public Node {
     const std::lock_guard lock(mutex_);
     return closed_;
   }
+  /// The segments of each call of accept().
+  std::vector<std::vector<Arrival>> accepted() const {
+    const std::lock_guard lock(mutex_);
+    return accepted_;
+  }
   Generation generation() const {
     const std::lock_guard lock(mutex_);
     return generation_;
@@ -101,6 +107,7 @@ class FakeNode final : public Node {
   mutable std::mutex mutex_;
   Generation generation_;
   int closed_ = 0;
+  std::vector<std::vector<Arrival>> accepted_;
   std::vector<std::thread> senders_;
 };
 
@@ -108,13 +115,17 @@ class FakeRoutes final : public Routes {
  public:
   StatusOr<std::vector<wire::HopAddress>> find(const head::RouteWanted&) override {
     if (!route.ok()) return route;
-    return std::vector<wire::HopAddress>{{kSelf, "http://127.0.0.1:1", {0, 4}}};
+    std::vector<wire::HopAddress> hops;
+    for (std::uint32_t begin = 0; begin < 4; begin += 4 / stages)
+      hops.push_back({kSelf, "http://127.0.0.1:1", {begin, begin + 4 / stages}});
+    return hops;
   }
   std::optional<PublicKey> key_of(const NodeId&) override { return std::nullopt; }
   Status available(const ModelIdentity&) override { return covered; }
 
   Status route;
   Status covered;
+  std::uint32_t stages = 1;
 };
 
 class HeadLoopTest : public testing::Test {
@@ -150,6 +161,34 @@ class HeadLoopTest : public testing::Test {
     EXPECT_EQ(loop->sessions(), 0u);
   }
 
+  std::vector<Arrival> wait_for_segments(std::size_t count) {
+    std::vector<Arrival> all;
+    while (all.size() < count && SteadyClock().now() < limit) {
+      all.clear();
+      for (const auto& call : node.accepted()) all.insert(all.end(), call.begin(), call.end());
+    }
+    EXPECT_EQ(all.size(), count);
+    return all;
+  }
+  /// How many segments each call brings after the tokens of four sessions came in one message.
+  std::vector<std::size_t> groups_after_four_tokens() {
+    node.mute = true;
+    begin();
+    std::vector<StatusOr<std::shared_ptr<gateway::Answer>>> answers;
+    for (int i = 0; i < 4; ++i) answers.push_back(loop->ask(question()));
+    std::vector<wire::TokenMessage> tokens;
+    for (const Arrival& prompt : wait_for_segments(4)) {
+      const wire::Segment& segment = prompt.segment;
+      tokens.push_back({segment.session, segment.generation, segment.end(), TokenId{50}, 0});
+    }
+    const std::size_t before = node.accepted().size();
+    loop->on_tokens(tokens);
+    wait_for_segments(8);
+    std::vector<std::size_t> sizes;
+    for (const auto& call : node.accepted()) sizes.push_back(call.size());
+    return {sizes.begin() + static_cast<std::ptrdiff_t>(before), sizes.end()};
+  }
+
   const TimePoint limit = soon();
   PeerCalls peers{{.threads = 1}, std::make_shared<const KeyPair>(KeyPair::generate())};
   FakeRoutes routes;
@@ -171,6 +210,15 @@ TEST_F(HeadLoopTest, TokensComeInOrderAndTheSessionIsClosed) {
   EXPECT_TRUE(std::get<gateway::End>(*end).status.ok());
   EXPECT_EQ(std::get<gateway::End>(*end).reason, gateway::EndReason::kLength);
   wait_for_close();
+}
+
+TEST_F(HeadLoopTest, TokensThatComeTogetherGoOnTogether) {
+  EXPECT_EQ(groups_after_four_tokens(), (std::vector<std::size_t>{4}));
+}
+
+TEST_F(HeadLoopTest, SessionsTravelInAsManyGroupsAsThereAreStages) {
+  routes.stages = 2;
+  EXPECT_EQ(groups_after_four_tokens(), (std::vector<std::size_t>{2, 2}));
 }
 
 TEST_F(HeadLoopTest, InterruptedAnswerWakesItsReaderAndClosesTheSession) {
