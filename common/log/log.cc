@@ -43,14 +43,14 @@ class FunctionSink final : public spdlog::sinks::base_sink<std::mutex> {
   Sink sink_;
 };
 
-std::string quoted(std::string_view text) {
+std::string json_quoted(std::string_view text) {
   return json::serialize(json::Value(boost::json::string(json::as_utf8(text))));
 }
 
 /// As it is when it is one plain word, else quoted.
 std::string word(std::string_view text) {
   const bool plain = !text.empty() && text.find_first_of(" =\"\\") == std::string_view::npos;
-  const std::string quoted_text = quoted(text);
+  const std::string quoted_text = json_quoted(text);
   return plain && quoted_text.size() == text.size() + 2 ? std::string(text) : quoted_text;
 }
 
@@ -88,8 +88,8 @@ class Logger::Output {
              const std::vector<std::pair<std::string, std::string>>& fields) {
     std::string line;
     if (format_ == Format::kJson) {
-      line = "\"message\":" + quoted(message);
-      for (const auto& [key, value] : fields) line += "," + quoted(key) + ":" + quoted(value);
+      line = "\"message\":" + json_quoted(message);
+      for (const auto& [key, value] : fields) line += "," + json_quoted(key) + ":" + json_quoted(value);
     } else {
       line = escaped(message);
       for (const auto& [key, value] : fields) line += " " + key + "=" + word(value);
