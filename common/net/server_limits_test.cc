@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <thread>
 
 #include "common/net/limits.h"
 #include "common/net/test_server.h"
@@ -132,6 +133,7 @@ TEST_F(LimitsTest, TheOldestIdleConnectionMakesRoomForANewOne) {
   TestSocket first(server_->port());
   first.send("GET /health HTTP/1.1\r\n\r\n");
   EXPECT_THAT(first.read_until("hello"), HasSubstr("hello"));
+  while (server_->active_requests() > 0) std::this_thread::yield();  // answered, and parked before the others
   std::vector<std::unique_ptr<TestSocket>> others;
   for (int i = 0; i < 4; ++i) {
     others.push_back(std::make_unique<TestSocket>(server_->port()));

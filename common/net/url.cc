@@ -41,6 +41,7 @@ StatusOr<HostPort> parse_authority(std::string_view text, int default_port) {
     }
     result.host = text.substr(1, close - 1);
     port = text.substr(close + 1);
+    if (result.host.find(':') == std::string::npos) result.host.clear();  // brackets are for IPv6 alone
   } else {
     const std::size_t colon = text.find(':');
     result.host = text.substr(0, colon);

@@ -28,7 +28,8 @@ TEST(Url, ReadsSchemeHostPortAndPath) {
 TEST(Url, RefusesOtherSchemesUsersFragmentsAndControls) {
   for (const char* text :
        {"", "127.0.0.1:8080", "ftp://h/", "file:///etc/passwd", "http://", "http://user:pw@h/", "http://h/#x",
-        "http://h?q", "http://h/a b", "http://h/\r\nX: y", "http://h:0/", "http://h:99999/"}) {
+        "http://h?q", "http://h/a b", "http://h/\r\nX: y", "http://h:0/", "http://h:99999/",
+        "https://[1%fb]:443/", "http://[host]:80/"}) {
     EXPECT_FALSE(Url::parse(text).ok()) << text;
   }
 }
