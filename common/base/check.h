@@ -8,7 +8,7 @@ namespace mesh {
 }  // namespace mesh
 
 /// For our own mistakes only, never for bytes from a peer, a file or a client: those give an absl::Status.
-#define MESH_CHECK(condition)                                      \
-  do {                                                             \
+#define MESH_CHECK(condition)                                               \
+  do {                                                                      \
     if (!(condition)) ::mesh::check_failed(#condition, __FILE__, __LINE__); \
   } while (false)

@@ -39,6 +39,8 @@ std::optional<std::string> from_hex(std::string_view hex) {
   return bytes;
 }
 
-std::string to_string(const LayerRange& range) { return fmt::format("[{}, {})", range.begin, range.end); }
+std::string to_string(const LayerRange& range) {
+  return fmt::format("[{}, {})", range.begin, range.end);
+}
 
 }  // namespace mesh

@@ -53,7 +53,8 @@ using SessionId = OpaqueId<struct SessionTag, 16>;
 /// 32 random bytes from the head; keys the MAC of a session's frames and token messages.
 using SessionSecret = OpaqueId<struct SecretTag, 32>;
 using Sha256 = OpaqueId<struct Sha256Tag, 32>;
-/// Hash over the hashes of a model's files, the quantisation and the data type: equal identity, equal outputs.
+/// Hash over the hashes of a model's files, the quantisation and the data type: equal identity, equal
+/// outputs.
 using ModelIdentity = OpaqueId<struct IdentityTag, 32>;
 
 /// Numbers a plan; fences directives only.
@@ -89,5 +90,7 @@ struct std::hash<mesh::OpaqueId<Tag, N>> {
 };
 template <class Tag>
 struct std::hash<mesh::Ordinal<Tag>> {
-  std::size_t operator()(const mesh::Ordinal<Tag>& n) const noexcept { return std::hash<std::uint64_t>{}(n.value); }
+  std::size_t operator()(const mesh::Ordinal<Tag>& n) const noexcept {
+    return std::hash<std::uint64_t>{}(n.value);
+  }
 };

@@ -11,8 +11,8 @@
 namespace mesh {
 
 using absl::Status;
-using absl::StatusOr;
 using absl::StatusCode;
+using absl::StatusOr;
 
 /// Builds a status with a formatted message: error(StatusCode::kNotFound, "no model {}", name).
 template <class... Args>
@@ -38,8 +38,8 @@ inline Status with_context(const Status& status, std::string_view context) {
 #define MESH_STATUS_JOIN(a, b) MESH_STATUS_JOIN_(a, b)
 
 /// Returns from the function when `expression` is not OK.
-#define MESH_RETURN_IF_ERROR(expression)                            \
-  do {                                                              \
+#define MESH_RETURN_IF_ERROR(expression)                                      \
+  do {                                                                        \
     if (::absl::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)
 
