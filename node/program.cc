@@ -1,7 +1,5 @@
 #include "node/program.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +11,7 @@
 #include <utility>
 
 #include "common/base/version.h"
+#include "common/host/data_folder_lock.h"
 #include "common/host/host_share.h"
 #include "common/hub/file_names.h"
 #include "common/hub/open_model.h"
@@ -74,20 +73,6 @@ void end_anyway_after(Duration patience, int exit_code) {
   }).detach();
 }
 
-StatusOr<int> lock_data_folder(const fs::path& folder) {
-  std::error_code code;
-  fs::create_directories(folder, code);
-  const fs::path file = folder / "lock";
-  const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (descriptor < 0)
-    return error(StatusCode::kFailedPrecondition, "cannot write to --data-dir {}", folder.string());
-  if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return descriptor;
-  ::close(descriptor);
-  return error(StatusCode::kFailedPrecondition,
-               "another node uses the data folder {}: give this one a --data-dir of its own",
-               folder.string());
-}
-
 class NodeProgram {
  public:
   NodeProgram(const NodeSettings& settings, const log::Logger& log, FaultPoints* faults)
@@ -112,7 +97,7 @@ class NodeProgram {
   }
 
   Status prepare() {
-    MESH_ASSIGN_OR_RETURN(data_lock_, lock_data_folder(settings_.data_dir));
+    MESH_ASSIGN_OR_RETURN(data_lock_, lock_data_folder(settings_.data_dir, "node"));
     MESH_ASSIGN_OR_RETURN(KeyPair key, KeyPair::load_or_create(fs::path(settings_.data_dir) / "node.key"));
     identity_ = std::make_shared<const KeyPair>(std::move(key));
     if (!settings_.join_key.empty()) {

@@ -1,7 +1,6 @@
 #include "tracker/data_folder.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -9,20 +8,6 @@
 namespace mesh::tracker {
 
 namespace fs = std::filesystem;
-
-StatusOr<int> lock_data_folder(const fs::path& folder) {
-  std::error_code code;
-  fs::create_directories(folder, code);
-  const fs::path file = folder / "lock";
-  const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (descriptor < 0)
-    return error(StatusCode::kFailedPrecondition, "cannot write to --data-dir {}", folder.string());
-  if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return descriptor;
-  ::close(descriptor);
-  return error(StatusCode::kFailedPrecondition,
-               "another tracker uses the data folder {}: give this one a --data-dir of its own",
-               folder.string());
-}
 
 /// The key in `file`, which is made when it is not there.
 StatusOr<JoinKey> load_join_key(const fs::path& file, const PublicKey& tracker) {

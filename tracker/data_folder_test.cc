@@ -6,6 +6,8 @@
 
 #include <fstream>
 
+#include "common/host/data_folder_lock.h"
+
 namespace mesh::tracker {
 namespace {
 
@@ -26,12 +28,12 @@ class DataFolder : public testing::Test {
 };
 
 TEST_F(DataFolder, OneProcessAtATimeUsesIt) {
-  const auto first = lock_data_folder(folder / "new" / "one");
+  const auto first = lock_data_folder(folder / "new" / "one", "tracker");
   ASSERT_TRUE(first.ok()) << first.status();
-  EXPECT_THAT(std::string(message_of(lock_data_folder(folder / "new" / "one").status())),
+  EXPECT_THAT(std::string(message_of(lock_data_folder(folder / "new" / "one", "tracker").status())),
               HasSubstr("another tracker"));
   ::close(*first);
-  const auto second = lock_data_folder(folder / "new" / "one");
+  const auto second = lock_data_folder(folder / "new" / "one", "tracker");
   EXPECT_TRUE(second.ok());
   if (second.ok()) ::close(*second);
 }

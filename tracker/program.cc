@@ -10,6 +10,7 @@
 
 #include "common/base/version.h"
 #include "common/config/units.h"
+#include "common/host/data_folder_lock.h"
 #include "common/host/host_share.h"
 #include "common/net/url.h"
 #include "node/signals.h"
@@ -62,7 +63,7 @@ class TrackerProgram {
 
  private:
   Status prepare() {
-    MESH_ASSIGN_OR_RETURN(data_lock_, lock_data_folder(settings_.data_dir));
+    MESH_ASSIGN_OR_RETURN(data_lock_, lock_data_folder(settings_.data_dir, "tracker"));
     MESH_ASSIGN_OR_RETURN(KeyPair key, KeyPair::load_or_create(fs::path(settings_.data_dir) / "tracker.key"));
     identity_ = std::make_shared<const KeyPair>(std::move(key));
     if (!settings_.join_key_file.empty()) {
