@@ -100,6 +100,7 @@ class NodeProgram {
     MESH_ASSIGN_OR_RETURN(data_lock_, lock_data_folder(settings_.data_dir, "node"));
     MESH_ASSIGN_OR_RETURN(KeyPair key, KeyPair::load_or_create(fs::path(settings_.data_dir) / "node.key"));
     identity_ = std::make_shared<const KeyPair>(std::move(key));
+    stamps_ = std::make_shared<pipeline::RecentStamps>(identity_->id());
     if (!settings_.join_key.empty()) {
       MESH_ASSIGN_OR_RETURN(join_key_, JoinKey::parse(settings_.join_key));
     }
@@ -164,6 +165,9 @@ class NodeProgram {
       const auto key = pin->key();
       if (!key) return std::nullopt;
       return node_id_of(*key);
+    };
+    context.check_fresh = [stamps = stamps_](const wire::Freshness& fresh) {
+      return stamps->check(fresh, SteadyClock().now());
     };
     std::vector<net::Route> routes = session_routes(*node_, context);
     routes.push_back(
@@ -242,7 +246,7 @@ class NodeProgram {
     self.compute_types = {compute_};
     agent_ = std::make_unique<AgentLoop>(
         std::move(options),
-        AgentLoop::Parts{*node_, *share_, models_, tracker_options(), pin_, std::move(state), log_,
+        AgentLoop::Parts{*node_, *share_, models_, tracker_options(), pin_, std::move(state), stamps_, log_,
                          [this](const Status& why) { ending_.ask(why); }});
     return ending_.wait();
   }
@@ -268,6 +272,7 @@ class NodeProgram {
   SignalThread signals_;
   int data_lock_ = -1;  ///< held until the process ends
   std::shared_ptr<const KeyPair> identity_;
+  std::shared_ptr<pipeline::RecentStamps> stamps_;
   std::optional<JoinKey> join_key_;
   std::shared_ptr<TrackerLink::Pin> pin_;
   std::unique_ptr<HostShare> share_;

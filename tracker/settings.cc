@@ -37,6 +37,9 @@ Status needs(std::string_view option, const std::string& listen, const std::stri
                option, listen, key_option, why);
 }
 
+/// A third of the time for which a stamp is fresh (proto-docs/session.md): two lost heartbeats do no harm.
+constexpr Duration kLongestHeartbeat = std::chrono::seconds(10);
+
 Status parse_head_layers(std::string_view text, std::optional<std::uint32_t>& layers) {
   if (text == "auto") {
     layers.reset();
@@ -131,6 +134,12 @@ Status complete_tracker_settings(TrackerSettings& values) {
     return error(StatusCode::kInvalidArgument, "--mesh-listen needs a port of its own, not 0");
   if (values.lease < 2 * values.heartbeat) {
     return error(StatusCode::kInvalidArgument, "--lease must be at least twice --heartbeat");
+  }
+  if (values.heartbeat > kLongestHeartbeat) {
+    return error(
+        StatusCode::kInvalidArgument,
+        "--heartbeat can be {} s at most: nodes take openings of sessions only soon after a heartbeat",
+        kLongestHeartbeat / std::chrono::seconds(1));
   }
   if (values.data_dir.empty()) values.data_dir = state_folder();
   return absl::OkStatus();

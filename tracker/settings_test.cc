@@ -53,6 +53,15 @@ TEST(TrackerSettings, AnAddressOfNoSingleHostNeedsAnAdvertisedOne) {
   EXPECT_EQ(why(values), "");
 }
 
+TEST(TrackerSettings, HeartbeatsAreOftenEnoughForOpeningsToBeFresh) {
+  TrackerSettings values = with_model();
+  values.lease = std::chrono::seconds(60);
+  values.heartbeat = std::chrono::seconds(10);
+  EXPECT_EQ(why(values), "");
+  values.heartbeat = std::chrono::seconds(11);
+  EXPECT_THAT(why(values), HasSubstr("--heartbeat"));
+}
+
 TEST(TrackerSettings, NamesAreNoAddressesToListenOn) {
   TrackerSettings values = with_model();
   values.listen = "example.org:80";

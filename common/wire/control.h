@@ -34,6 +34,15 @@ struct Stamp {
   friend auto operator<=>(const Stamp&, const Stamp&) = default;
 };
 
+/// Shows a node that a session's opening or renewal is new and for it (proto-docs/session.md, Freshness):
+/// `stamp` is of the last join or heartbeat that the tracker took from `node`.
+struct Freshness {
+  NodeId node;
+  Stamp stamp;
+
+  friend bool operator==(const Freshness&, const Freshness&) = default;
+};
+
 enum class ShardState { kLoading, kReady, kDraining };
 
 /// One shard at a node.

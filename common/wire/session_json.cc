@@ -154,6 +154,20 @@ std::string text_of(Object object) {
   return json::serialize(json::Value(std::move(object)));
 }
 
+Object write_fresh(const Freshness& fresh) {
+  return {{"node", fresh.node.hex()}, {"start", fresh.stamp.start}, {"number", fresh.stamp.number}};
+}
+
+StatusOr<Freshness> read_fresh(const View& view) {
+  MESH_ASSIGN_OR_RETURN(const View field, view.field("fresh"));
+  MESH_RETURN_IF_ERROR(field.only_fields({"node", "start", "number"}));
+  Freshness fresh;
+  MESH_ASSIGN_OR_RETURN(fresh.node, field.get<NodeId>("node"));
+  MESH_ASSIGN_OR_RETURN(fresh.stamp.start, field.get<std::uint64_t>("start"));
+  MESH_ASSIGN_OR_RETURN(fresh.stamp.number, field.get<std::uint64_t>("number"));
+  return fresh;
+}
+
 Status check(const View& view, const OpenRequest& r) {
   if (r.generation.value == 0) return view.error("generation begins with 1");
   if (r.max_tokens == 0 || r.max_tokens > kMaxSessionTokens) {
@@ -169,11 +183,12 @@ Status check(const View& view, const OpenRequest& r) {
 
 }  // namespace
 
-std::string write_open(const OpenRequest& r, std::string_view sealed_secret) {
-  Object o{
-      {"session", r.session.hex()},    {"generation", r.generation.value}, {"identity", r.identity.hex()},
-      {"range", write_range(r.range)}, {"takes_ids", r.takes_ids},         {"max_tokens", r.max_tokens},
-      {"lease_ms", r.lease_ms},        {"head_url", r.head_url},           {"secret", to_hex(sealed_secret)}};
+std::string write_open(const OpenRequest& r, std::string_view sealed_secret, const Freshness& fresh) {
+  Object o{{"session", r.session.hex()},      {"generation", r.generation.value},
+           {"identity", r.identity.hex()},    {"range", write_range(r.range)},
+           {"takes_ids", r.takes_ids},        {"max_tokens", r.max_tokens},
+           {"lease_ms", r.lease_ms},          {"head_url", r.head_url},
+           {"secret", to_hex(sealed_secret)}, {"fresh", write_fresh(fresh)}};
   if (r.next) {
     o["next"] =
         Object{{"node", r.next->node.hex()}, {"url", r.next->url}, {"range", write_range(r.next->range)}};
@@ -191,7 +206,7 @@ StatusOr<OpenMessage> read_open(std::string_view body) {
   const View view(value);
   MESH_RETURN_IF_ERROR(
       view.only_fields({"session", "generation", "identity", "range", "takes_ids", "max_tokens", "lease_ms",
-                        "head_url", "secret", "next", "tail", "emit_from"}));
+                        "head_url", "secret", "fresh", "next", "tail", "emit_from"}));
   OpenMessage message;
   OpenRequest& r = message.request;
   MESH_ASSIGN_OR_RETURN(r.session, view.get<SessionId>("session"));
@@ -207,6 +222,7 @@ StatusOr<OpenMessage> read_open(std::string_view body) {
   const auto secret = from_hex(sealed);
   if (!secret) return view.error("secret: expected hex");
   message.sealed_secret = *secret;
+  MESH_ASSIGN_OR_RETURN(message.fresh, read_fresh(view));
   MESH_ASSIGN_OR_RETURN(const std::optional<View> next, view.find("next"));
   if (next) {
     MESH_ASSIGN_OR_RETURN(r.next, read_address(*next));
@@ -309,19 +325,22 @@ StatusOr<CursorsReply> read_cursors_reply(std::string_view body) {
   return reply;
 }
 
-std::string write_renew(const RenewRequest& r) {
-  return text_of({{"sessions", hex_list(r.sessions)}, {"lease_ms", r.lease_ms}});
+std::string write_renew(const RenewRequest& r, const Freshness& fresh) {
+  return text_of(
+      {{"sessions", hex_list(r.sessions)}, {"lease_ms", r.lease_ms}, {"fresh", write_fresh(fresh)}});
 }
 
-StatusOr<RenewRequest> read_renew(std::string_view body) {
+StatusOr<RenewMessage> read_renew(std::string_view body) {
   MESH_ASSIGN_OR_RETURN(const json::Value value, json::parse(body));
   const View view(value);
-  MESH_RETURN_IF_ERROR(view.only_fields({"sessions", "lease_ms"}));
-  RenewRequest request;
+  MESH_RETURN_IF_ERROR(view.only_fields({"sessions", "lease_ms", "fresh"}));
+  RenewMessage message;
+  RenewRequest& request = message.request;
   MESH_ASSIGN_OR_RETURN(request.sessions, read_ids(view, "sessions"));
   MESH_ASSIGN_OR_RETURN(request.lease_ms, view.get<std::uint32_t>("lease_ms"));
   if (request.lease_ms == 0) return view.error("lease_ms must be above 0");
-  return request;
+  MESH_ASSIGN_OR_RETURN(message.fresh, read_fresh(view));
+  return message;
 }
 
 std::string write_renew_reply(const RenewReply& r) {

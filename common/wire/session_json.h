@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "common/base/status.h"
+#include "common/wire/control.h"
 #include "common/wire/messages.h"
 
 /// The JSON bodies of a session's control messages (proto-docs/http.md). Readers take any text: they refuse
@@ -21,9 +22,14 @@ inline constexpr std::string_view kReportRoute = "/mesh/v1/sessions/report";
 struct OpenMessage {
   OpenRequest request;
   std::string sealed_secret;
+  Freshness fresh;
+};
+struct RenewMessage {
+  RenewRequest request;
+  Freshness fresh;
 };
 
-std::string write_open(const OpenRequest& request, std::string_view sealed_secret);
+std::string write_open(const OpenRequest& request, std::string_view sealed_secret, const Freshness& fresh);
 StatusOr<OpenMessage> read_open(std::string_view body);
 std::string write_open_reply(const OpenReply& reply);
 StatusOr<OpenReply> read_open_reply(std::string_view body);
@@ -36,8 +42,8 @@ StatusOr<CursorsRequest> read_cursors(std::string_view body);
 std::string write_cursors_reply(const CursorsReply& reply);
 StatusOr<CursorsReply> read_cursors_reply(std::string_view body);
 
-std::string write_renew(const RenewRequest& request);
-StatusOr<RenewRequest> read_renew(std::string_view body);
+std::string write_renew(const RenewRequest& request, const Freshness& fresh);
+StatusOr<RenewMessage> read_renew(std::string_view body);
 std::string write_renew_reply(const RenewReply& reply);
 StatusOr<RenewReply> read_renew_reply(std::string_view body);
 

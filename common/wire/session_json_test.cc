@@ -21,6 +21,13 @@ OpenRequest tail_opening() {
   return r;
 }
 
+const Freshness kFresh{[] {
+                         NodeId node;
+                         node.bytes.fill(6);
+                         return node;
+                       }(),
+                       {4, 117}};
+
 /// The vector without its line breaks, so that tests may edit it.
 const std::string kOpening = json::serialize(*json::parse(read_vector("open_tail.json")));
 
@@ -36,6 +43,7 @@ TEST(Opening, ReadsTheGoldenMessages) {
   ASSERT_TRUE(tail.ok()) << tail.status();
   EXPECT_EQ(tail->request, tail_opening());
   EXPECT_EQ(tail->sealed_secret, std::string("\0\xff", 2));
+  EXPECT_EQ(tail->fresh, kFresh);
   const auto first = read_open(read_vector("open_first.json"));
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_TRUE(first->request.takes_ids);
@@ -52,13 +60,14 @@ TEST(Opening, SurvivesTheWireForTailAndMiddleAndNeverShowsTheSecret) {
   middle.next = HopAddress{counting_id<NodeId>(5), "http://10.0.0.7:8090", {12, 20}};
   for (OpenRequest request : {tail_opening(), middle}) {
     request.secret = kVectorSecret;
-    const std::string text = write_open(request, "sealed");
+    const std::string text = write_open(request, "sealed", kFresh);
     EXPECT_EQ(text.find(kVectorSecret.hex()), std::string::npos);
     const auto back = read_open(text);
     ASSERT_TRUE(back.ok()) << back.status();
     request.secret = {};
     EXPECT_EQ(back->request, request);
     EXPECT_EQ(back->sealed_secret, "sealed");
+    EXPECT_EQ(back->fresh, kFresh);
   }
 }
 
@@ -78,6 +87,8 @@ TEST(Opening, ContradictionsAndWrongFieldsAreRefusedByName) {
       {edited("\"takes_ids\":false", "\"takes_ids\":\"no\""), "takes_ids"},
       {edited("\"emit_from\":17", "\"emit_form\":17"), "emit_form"},
       {edited("\"lease_ms\":30000,", ""), "lease_ms"},
+      {edited("\"fresh\":{\"node\"", "\"fresh\":{\"nobody\""), "fresh"},
+      {edited("\"number\":117", "\"number\":-1"), "fresh"},
       {edited("\"tail\":{\"sampling\"", "\"next\":{\"sampling\""), "next"},
       {kOpening + "x", "byte"},
   };
@@ -96,7 +107,8 @@ TEST(ControlMessages, ReadTheGoldenMessages) {
   EXPECT_EQ(*read_cursors(read_vector("cursors.json")), (CursorsRequest{{hop}}));
   EXPECT_EQ(*read_cursors_reply(read_vector("cursors_reply.json")),
             (CursorsReply{{{hop, true, {{3}, {2}, 9}, 1, 8}}}));
-  EXPECT_EQ(*read_renew(read_vector("renew.json")), (RenewRequest{{kVectorSession}, 30'000}));
+  EXPECT_EQ(read_renew(read_vector("renew.json"))->request, (RenewRequest{{kVectorSession}, 30'000}));
+  EXPECT_EQ(read_renew(read_vector("renew.json"))->fresh, kFresh);
   EXPECT_EQ(*read_renew_reply(read_vector("renew_reply.json")), (RenewReply{{kVectorSession}}));
   EXPECT_EQ(*read_report(read_vector("report.json")), (Report{hop, {3}, ReportCode::kStepFailed, 4, "why"}));
 }
@@ -114,7 +126,8 @@ TEST(ControlMessages, SurviveTheWire) {
   const CursorsReply cursors{{{hop, true, {{3}, {2}, 9}, 1, 8}, {{kVectorSession, 0}, false, {}, 0, 0}}};
   EXPECT_EQ(*read_cursors_reply(write_cursors_reply(cursors)), cursors);
   const RenewRequest renew{{kVectorSession}, 30'000};
-  EXPECT_EQ(*read_renew(write_renew(renew)), renew);
+  EXPECT_EQ(read_renew(write_renew(renew, kFresh))->request, renew);
+  EXPECT_EQ(read_renew(write_renew(renew, kFresh))->fresh, kFresh);
   const RenewReply unknown{{kVectorSession}};
   EXPECT_EQ(*read_renew_reply(write_renew_reply(unknown)), unknown);
   for (int code = 0; code <= static_cast<int>(ReportCode::kDeadline); ++code) {

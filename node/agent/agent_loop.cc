@@ -106,8 +106,10 @@ void AgentLoop::refresh_admission(TimePoint now) {
 
 void AgentLoop::apply(AgentEffect& effect) {
   if (auto* join = std::get_if<SendJoin>(&effect)) {
+    parts_.stamps->sent(join->join.stamp, clock_.now());
     calls_.push(std::move(*join));
   } else if (auto* beat = std::get_if<SendHeartbeat>(&effect)) {
+    parts_.stamps->sent(beat->heartbeat.stamp, clock_.now());
     calls_.push(std::move(*beat));
   } else if (auto* goodbye = std::get_if<SendLeave>(&effect)) {
     calls_.push(*goodbye);

@@ -14,6 +14,7 @@
 #include "node/agent/model_source.h"
 #include "node/agent/tracker_link.h"
 #include "node/node.h"
+#include "node/pipeline/recent_stamps.h"
 
 namespace mesh {
 
@@ -29,6 +30,7 @@ class AgentLoop {
     TrackerLink::Options tracker;
     std::shared_ptr<TrackerLink::Pin> pin;
     AgentStateFile state;
+    std::shared_ptr<pipeline::RecentStamps> stamps;
     log::Logger log;
     /// Called once, from the core's thread, when the agent cannot go on.
     std::function<void(const Status&)> on_give_up;

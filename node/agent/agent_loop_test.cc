@@ -198,7 +198,7 @@ class AgentLoopTest : public testing::Test {
     auto models = std::make_shared<ModelSource>(ModelSource::Options{tracker, folder_ / "cache", {}}, pin);
     agent_ = std::make_unique<AgentLoop>(
         std::move(options),
-        AgentLoop::Parts{*node_, *share_, std::move(models), tracker, pin, std::move(state),
+        AgentLoop::Parts{*node_, *share_, std::move(models), tracker, pin, std::move(state), stamps_,
                          log::Logger::silent(), [](const Status& why) { FAIL() << why; }});
   }
 
@@ -207,6 +207,7 @@ class AgentLoopTest : public testing::Test {
   std::filesystem::path folder_;
   std::unique_ptr<HostShare> share_;
   std::unique_ptr<Node> node_;
+  std::shared_ptr<pipeline::RecentStamps> stamps_ = std::make_shared<pipeline::RecentStamps>(identity_->id());
   std::unique_ptr<AgentLoop> agent_;
 };
 
@@ -240,6 +241,20 @@ TEST_F(AgentLoopTest, ARangeOutsideTheModelIsReportedRefused) {
   tracker_.order(wire::DirectiveKind::kLoadShard, {3, 60});
   ASSERT_TRUE(tracker_.wait([](auto& heard) { return heard.ended.size() == 1; }));
   EXPECT_EQ(tracker_.ended[0].state, wire::DirectiveState::kRefused);
+}
+
+TEST_F(AgentLoopTest, WhatTheTrackerHeardMakesItsOpeningsFresh) {
+  ASSERT_TRUE(tracker_.wait([](auto& heard) { return heard.beat.lease != 0; }));
+  wire::Stamp joined, beat;
+  ASSERT_TRUE(tracker_.wait([&](auto& heard) {
+    joined = heard.joins.back().stamp;
+    beat = heard.beat.stamp;
+    return true;
+  }));
+  const TimePoint now = SteadyClock().now();
+  EXPECT_TRUE(stamps_->check({identity_->id(), joined}, now).ok());
+  EXPECT_TRUE(stamps_->check({identity_->id(), beat}, now).ok());
+  EXPECT_FALSE(stamps_->check({identity_->id(), {beat.start, beat.number + 1000}}, now).ok());
 }
 
 TEST_F(AgentLoopTest, LeavingSaysGoodbye) {

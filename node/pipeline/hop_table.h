@@ -9,6 +9,7 @@
 
 #include "common/base/clock.h"
 #include "common/wire/segment.h"
+#include "node/pipeline/recent_stamps.h"
 #include "node/pipeline/step.h"
 
 namespace mesh::pipeline {
@@ -32,7 +33,7 @@ struct HopOptions {
   Duration retry_first = std::chrono::milliseconds(20);  ///< doubles up to retry_last
   Duration retry_last = std::chrono::seconds(1);
   Duration neighbour_patience = std::chrono::seconds(1);  ///< of failures before the head is told
-  Duration tombstone = std::chrono::seconds(60);
+  Duration tombstone = 2 * kFreshFor;  ///< no opening from before a closing is fresh when it ends
 };
 
 /// One thing to POST. `id` comes back in the matching …_answered or …_failed. Nothing is dropped on a

@@ -33,6 +33,7 @@ Status check_tracker(const RouteContext& context, const net::Request& request) {
 StatusOr<wire::OpenRequest> read_opening(const RouteContext& context, const net::Request& request) {
   MESH_RETURN_IF_ERROR(check_tracker(context, request));
   MESH_ASSIGN_OR_RETURN(wire::OpenMessage message, wire::read_open(request.body));
+  MESH_RETURN_IF_ERROR(context.check_fresh(message.fresh));
   MESH_ASSIGN_OR_RETURN(const std::string secret, context.identity->open_sealed(message.sealed_secret));
   const auto parsed = SessionSecret::from_bytes(secret);
   if (!parsed)
@@ -62,7 +63,9 @@ net::Response handle_renew(Node& node, const RouteContext& context, net::Request
     return net::error_response(allowed);
   const auto message = wire::read_renew(request.body);
   if (!message.ok()) return net::error_response(message.status());
-  return json_response(wire::write_renew_reply(node.renew(*message)));
+  if (const Status fresh = context.check_fresh(message->fresh); !fresh.ok())
+    return net::error_response(fresh);
+  return json_response(wire::write_renew_reply(node.renew(message->request)));
 }
 
 net::Response handle_cursors(Node& node, net::Request& request) {

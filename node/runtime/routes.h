@@ -16,6 +16,8 @@ struct RouteContext {
   std::shared_ptr<const KeyPair> identity;
   /// The tracker whose openings, closings and renewals count; none while no tracker is pinned.
   std::function<std::optional<NodeId>()> tracker;
+  /// OK when an opening or renewal that names this is new and for this node (RecentStamps::check).
+  std::function<Status(const wire::Freshness&)> check_fresh;
   FaultPoints* faults = nullptr;
 };
 

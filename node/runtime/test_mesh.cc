@@ -35,6 +35,7 @@ TestNode::TestNode(const ModelIdentity& identity, LayerRange layers, int port, N
   RouteContext context;
   context.identity = std::make_shared<const KeyPair>(KeyPair::generate());
   context.tracker = [] { return std::nullopt; };
+  context.check_fresh = [](const wire::Freshness&) { return absl::OkStatus(); };
   net::ServerOptions server;
   server.listen = "127.0.0.1:" + std::to_string(port);
   auto started =

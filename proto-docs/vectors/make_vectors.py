@@ -88,21 +88,24 @@ def control(name, message):
 
 CURSOR = {"generation": 3, "applied": 2, "next": 9}
 HOP = {"session": SESSION.hex(), "begin": 6}
+FRESH = {"node": (b"\6" * 32).hex(), "start": 4, "number": 117}
 control("open_tail.json", {
     "session": SESSION.hex(), "generation": 3, "identity": IDENTITY.hex(), "range": {"begin": 6, "end": 12},
     "takes_ids": False, "max_tokens": 512, "lease_ms": 30000, "head_url": "http://10.0.0.1:8070", "secret": "00ff",
+    "fresh": FRESH,
     "tail": {"sampling": {"temperature": 0.75, "top_p": 0.5, "top_k": 40, "seed": 2**64 - 1, "choice": 1},
              "ids": [1, 2, 3]},
     "emit_from": 17})
 control("open_first.json", {
     "session": SESSION.hex(), "generation": 1, "identity": IDENTITY.hex(), "range": {"begin": 0, "end": 6},
     "takes_ids": True, "max_tokens": 512, "lease_ms": 30000, "head_url": "http://10.0.0.1:8070", "secret": "00ff",
+    "fresh": FRESH,
     "next": {"node": (b"\5" * 32).hex(), "url": "http://10.0.0.7:8090", "range": {"begin": 6, "end": 12}}})
 control("open_reply.json", {"code": "no_room", "cursor": CURSOR, "window": {"segments": 16, "rows": 1024},
                             "kept_from": 4, "message": "the cache is full"})
 control("close.json", {"session": SESSION.hex(), "generation": 4})
 control("cursors.json", {"hops": [HOP]})
 control("cursors_reply.json", {"hops": [dict(HOP, known=True, cursor=CURSOR, kept_from=1, computed=8)]})
-control("renew.json", {"sessions": [SESSION.hex()], "lease_ms": 30000})
+control("renew.json", {"sessions": [SESSION.hex()], "lease_ms": 30000, "fresh": FRESH})
 control("renew_reply.json", {"unknown": [SESSION.hex()]})
 control("report.json", dict(HOP, generation=3, code="step_failed", kept_from=4, message="why"))

@@ -18,6 +18,7 @@ import programs
 GPT2 = programs.GOLDEN / "gpt2"
 TOKENS = 48
 FRAMES, OPEN, CLOSE = "/mesh/v1/frames", "/mesh/v1/sessions/open", "/mesh/v1/sessions/close"
+RENEW = "/mesh/v1/sessions/renew"
 JOIN, HEARTBEAT, TOKENS_ROUTE = "/mesh/v1/join", "/mesh/v1/heartbeat", "/mesh/v1/tokens"
 # Of the first segment in a frame (proto-docs/wire.md).
 SESSION, GENERATION, SEQ, START, DEADLINE = 12 + 8, 12 + 56, 12 + 64, 12 + 80, 12 + 92
@@ -399,6 +400,63 @@ class OnLoopback(Attacks, unittest.TestCase):
         cls.node_process, cls.node_log = node.process, staticmethod(node.text)
         tracker.wait_ready()
         cls.tracker_key = hostile.key_of(folder / "tracker" / "data" / "tracker.key")
+
+
+class OldOpenings(unittest.TestCase):
+    """What a stranger recorded opens nothing, even where no tombstone remembers the session (proto-docs/session.md, Freshness)."""
+
+    def mesh(self, folder: pathlib.Path) -> None:
+        self.tracker = programs.Tracker(folder / "tracker", GPT2, "--head-layers", "2")
+        self.addCleanup(self.tracker.stop)
+        self.port = programs.free_port()
+        self.frames = hostile.Proxy(("127.0.0.1", 0), ("127.0.0.1", self.port))
+        self.addCleanup(self.frames.close)
+        self.start_node(folder)
+        self.tracker.wait_ready()
+
+    def start_node(self, folder: pathlib.Path) -> None:
+        self.node = programs.Node(folder / "node", "--tracker", self.tracker.mesh_url, "--advertise", self.frames.address, port=self.port)
+        self.addCleanup(self.node.stop)
+
+    def answer(self) -> None:
+        self.tracker.complete({"model": "gpt2", "prompt": "The sun", "max_tokens": 4, "temperature": 0})
+
+    def sessions(self) -> int:
+        return json.loads(self.node.call("GET", "/health")[2])["sessions"]
+
+    def test_no_longer_after_a_restart_of_the_node_nor_with_another_stamp(self):
+        with programs.scratch() as name:
+            folder = pathlib.Path(name)
+            self.mesh(folder)
+            self.answer()
+            key = hostile.key_of(folder / "tracker" / "data" / "tracker.key")
+            recorded = self.frames.of(OPEN)[-1]
+            opening = json.loads(recorded.body)
+            fresh = opening["fresh"]
+
+            def with_stamp(**changes) -> list[tuple[int, bytes]]:
+                """An opening and a renewal of a session that the node never saw, as the tracker would have signed them."""
+                session = os.urandom(16).hex()
+                messages = {OPEN: {**opening, "session": session, "fresh": {**fresh, **changes}},
+                            RENEW: {"sessions": [session], "lease_ms": 30000, "fresh": {**fresh, **changes}}}
+                bodies = {path: json.dumps(message).encode() for path, message in messages.items()}
+                return [self.frames.send(path, body, hostile.signed(key, path, body)) for path, body in bodies.items()]
+
+            for changes in ({"number": fresh["number"] + 1000}, {"start": fresh["start"] + 1}, {"node": "11" * 32}):
+                for status, reply in with_stamp(**changes):
+                    self.assertEqual(status, 409, (changes, reply))
+            self.assertEqual([status for status, _ in with_stamp()], [200, 200], "a fresh stamp is taken")
+
+            self.node.process.kill()
+            self.node.stop()
+            self.start_node(folder)
+            self.node.wait_ready()
+            status, reply = self.frames.send(OPEN, recorded.body, recorded.headers)
+            self.assertEqual(status, 409, reply)
+            self.assertIn("not fresh", json.loads(reply)["error"]["message"])
+            self.assertEqual(self.sessions(), 0)
+            self.tracker.wait_ready()
+            self.answer()
 
 
 if __name__ == "__main__":

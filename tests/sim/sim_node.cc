@@ -155,8 +155,8 @@ StatusOr<std::string> SimNode::handle(const std::string& route, const std::strin
     MESH_ASSIGN_OR_RETURN(const wire::CursorsRequest request, wire::read_cursors(body));
     answer = wire::write_cursors_reply(table_->cursors(request));
   } else if (route == wire::kRenewRoute) {
-    MESH_ASSIGN_OR_RETURN(const wire::RenewRequest request, wire::read_renew(body));
-    answer = wire::write_renew_reply(table_->renew(request, timeline_.now()));
+    MESH_ASSIGN_OR_RETURN(const wire::RenewMessage message, wire::read_renew(body));
+    answer = wire::write_renew_reply(table_->renew(message.request, timeline_.now()));
   }
   drain();
   return answer;

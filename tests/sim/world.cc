@@ -309,7 +309,7 @@ void World::open(const head::OpenHop& action) {
   if (action.ref.index == 0)
     return head_->open_answered(action.ref, embedded_->open(action.request), timeline_.now());
   network_.post(std::string(kHeadUrl), action.to.url, std::string(wire::kOpenRoute),
-                wire::write_open(action.request, action.request.secret.view()), kControlTimeout,
+                wire::write_open(action.request, action.request.secret.view(), {}), kControlTimeout,
                 [this, ref = action.ref](const StatusOr<std::string>& answer) {
                   const auto reply = answer.ok() ? wire::read_open_reply(*answer) : answer.status();
                   head_->open_answered(ref, reply, timeline_.now());
@@ -342,7 +342,7 @@ void World::renew(const head::RenewLease& action) {
     return head_->renew_answered(action.ref, known, timeline_.now());
   }
   network_.post(std::string(kHeadUrl), action.to.url, std::string(wire::kRenewRoute),
-                wire::write_renew(request), kControlTimeout,
+                wire::write_renew(request, {}), kControlTimeout,
                 [this, ref = action.ref](const StatusOr<std::string>& answer) {
                   const auto reply = answer.ok() ? wire::read_renew_reply(*answer) : answer.status();
                   if (reply.ok()) head_->renew_answered(ref, reply->unknown.empty(), timeline_.now());

@@ -186,7 +186,8 @@ void HeadLoop::open(const head::OpenHop& action) {
   if (!sealed.ok()) return answer(sealed.status());
   wire::OpenRequest bare = action.request;
   bare.secret = {};
-  peers_.post(action.to.url, wire::kOpenRoute, wire::write_open(bare, *sealed), answer);
+  peers_.post(action.to.url, wire::kOpenRoute,
+              wire::write_open(bare, *sealed, mesh_.freshness_of(action.to.node)), answer);
 }
 
 void HeadLoop::ask_cursor(const head::AskCursor& action) {
@@ -220,7 +221,7 @@ void HeadLoop::renew(const head::RenewLease& action) {
     return;
   }
   peers_.post(
-      action.to.url, wire::kRenewRoute, wire::write_renew(request),
+      action.to.url, wire::kRenewRoute, wire::write_renew(request, mesh_.freshness_of(action.to.node)),
       [this, ref = action.ref](StatusOr<std::string> body) {
         if (!body.ok()) return;  // steps find out whether the hop lives
         const auto reply = wire::read_renew_reply(*body);

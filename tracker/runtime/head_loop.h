@@ -12,6 +12,7 @@
 #include "common/base/bounded_queue.h"
 #include "common/log/log.h"
 #include "common/net/server.h"
+#include "common/wire/control.h"
 #include "common/wire/token_codec.h"
 #include "node/node.h"
 #include "tracker/gateway/backend.h"
@@ -29,6 +30,9 @@ class Routes {
   virtual StatusOr<std::vector<wire::HopAddress>> find(const head::RouteWanted& wanted) = 0;
   /// The key to which a session's secret is sealed; none when the node is not known.
   virtual std::optional<PublicKey> key_of(const NodeId& node) = 0;
+  /// What an opening or renewal to a node must name, so that the node takes it for new. Empty for a node that
+  /// is not known: it will refuse.
+  virtual wire::Freshness freshness_of(const NodeId& node) = 0;
   /// OK when a session of the model could begin now; else kUnavailable with the layers that are missing.
   virtual Status available(const ModelIdentity& identity) = 0;
 };

@@ -121,6 +121,7 @@ class FakeRoutes final : public Routes {
     return hops;
   }
   std::optional<PublicKey> key_of(const NodeId&) override { return std::nullopt; }
+  wire::Freshness freshness_of(const NodeId& node) override { return {node, {}}; }
   Status available(const ModelIdentity&) override { return covered; }
 
   Status route;

@@ -245,6 +245,12 @@ std::optional<PublicKey> Membership::key_of(const NodeId& node) {
   return record == nullptr ? std::nullopt : PublicKey::from_bytes(record->public_key);
 }
 
+wire::Freshness Membership::freshness_of(const NodeId& node) {
+  const std::lock_guard lock(mutex_);
+  const NodeRecord* record = registry_.find(node);
+  return {node, record == nullptr ? wire::Stamp{} : record->facts.stamp};
+}
+
 Status Membership::joined(const NodeId& node) const {
   const std::lock_guard lock(mutex_);
   const NodeRecord* record = registry_.find(node);

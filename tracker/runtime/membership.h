@@ -57,6 +57,7 @@ class Membership final : public Routes {
   // Routes, for the head.
   StatusOr<std::vector<wire::HopAddress>> find(const head::RouteWanted& wanted) override;
   std::optional<PublicKey> key_of(const NodeId& node) override;
+  wire::Freshness freshness_of(const NodeId& node) override;
   Status available(const ModelIdentity& identity) override;
 
   /// kPermissionDenied unless the node has joined and its lease holds.

@@ -127,6 +127,14 @@ class MembershipTest : public testing::Test {
   std::uint64_t number = 0;
 };
 
+TEST_F(MembershipTest, OpeningsNameTheStampThatTheNodeSentLast) {
+  EXPECT_EQ(members->freshness_of(node.id()), (wire::Freshness{node.id(), {}})) << "not known yet";
+  join();
+  EXPECT_EQ(members->freshness_of(node.id()), (wire::Freshness{node.id(), {start, number}}));
+  beat({});
+  EXPECT_EQ(members->freshness_of(node.id()), (wire::Freshness{node.id(), {start, number}}));
+}
+
 TEST_F(MembershipTest, AJoinedNodeIsOrderedTheLayersBehindTheHeadBySignedDirective) {
   const auto reply = join();
   EXPECT_EQ(reply.node, node.id());
