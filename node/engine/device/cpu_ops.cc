@@ -54,6 +54,24 @@ class CpuLinearLoader final : public LinearLoader {
   ops::LinearPacker packer_;
 };
 
+class CpuQuantisedLoader final : public QuantisedLoader {
+ public:
+  explicit CpuQuantisedLoader(ops::QuantisedPacker packer) : packer_(std::move(packer)) {}
+  Status append(const std::uint8_t* codes, const float* scales, std::int64_t rows) override {
+    return packer_.append(codes, scales, rows);
+  }
+  Status set_bias(std::int64_t first, std::span<const float> values) override {
+    return packer_.set_bias(first, values);
+  }
+  StatusOr<std::shared_ptr<const LinearWeight>> finish() override {
+    MESH_ASSIGN_OR_RETURN(ops::PackedLinear linear, packer_.finish());
+    return std::make_shared<const CpuLinear>(std::move(linear));
+  }
+
+ private:
+  ops::QuantisedPacker packer_;
+};
+
 class CpuOps final : public DeviceOps {
  public:
   explicit CpuOps(std::unique_ptr<ops::CpuBackend> backend) : backend_(std::move(backend)) {}
@@ -82,6 +100,11 @@ class CpuOps final : public DeviceOps {
                                                         Element element) override {
     MESH_ASSIGN_OR_RETURN(ops::LinearPacker packer, ops::LinearPacker::create(out, in, element));
     return std::make_unique<CpuLinearLoader>(std::move(packer));
+  }
+  StatusOr<std::unique_ptr<QuantisedLoader>> quantised_loader(std::int64_t out, std::int64_t in,
+                                                              ops::MatrixFormat format) override {
+    MESH_ASSIGN_OR_RETURN(ops::QuantisedPacker packer, ops::QuantisedPacker::create(out, in, format));
+    return std::make_unique<CpuQuantisedLoader>(std::move(packer));
   }
   std::int64_t kv_block_bytes(std::int64_t kv_heads, std::int64_t head_dim, Element element) const override {
     return ops::KvLayout{kv_heads, head_dim, element}.block_bytes();
@@ -144,6 +167,14 @@ class CpuOps final : public DeviceOps {
 };
 
 }  // namespace
+
+StatusOr<std::unique_ptr<QuantisedLoader>> DeviceOps::quantised_loader(std::int64_t, std::int64_t,
+                                                                       ops::MatrixFormat) {
+  return error(
+      StatusCode::kFailedPrecondition,
+      "this device computes with bfloat16 and float32 weights alone; quantised models run on the CPU "
+      "(--device cpu)");
+}
 
 StatusOr<std::unique_ptr<DeviceOps>> make_cpu_ops(unsigned threads) {
   const unsigned count = threads != 0 ? threads : std::max(1u, std::thread::hardware_concurrency());

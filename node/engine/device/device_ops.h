@@ -42,6 +42,16 @@ class LinearLoader {
   virtual StatusOr<std::shared_ptr<const LinearWeight>> finish() = 0;
 };
 
+/// Fills one LinearWeight from quantised rows; the methods are those of ops::QuantisedPacker. For loader
+/// threads.
+class QuantisedLoader {
+ public:
+  virtual ~QuantisedLoader() = default;
+  virtual Status append(const std::uint8_t* codes, const float* scales, std::int64_t rows) = 0;
+  virtual Status set_bias(std::int64_t first, std::span<const float> values) = 0;
+  virtual StatusOr<std::shared_ptr<const LinearWeight>> finish() = 0;
+};
+
 /// What the layers compute with: one implementation per kind of device. Matrices and float pointers of the
 /// compute methods are device memory, float32; the ops' meaning is that of node/engine/ops. Compute methods
 /// are called by one thread at a time and may only enqueue: finish() waits and reports what failed since the
@@ -56,6 +66,9 @@ class DeviceOps {
   virtual StatusOr<DeviceMemory> upload_vector(std::span<const float> values) = 0;
   virtual StatusOr<std::unique_ptr<LinearLoader>> linear_loader(std::int64_t out, std::int64_t in,
                                                                 Element element) = 0;
+  /// `format`: kInt8 or kNf4. A device that has no kernels for them refuses.
+  virtual StatusOr<std::unique_ptr<QuantisedLoader>> quantised_loader(std::int64_t out, std::int64_t in,
+                                                                      ops::MatrixFormat format);
   virtual std::int64_t kv_block_bytes(std::int64_t kv_heads, std::int64_t head_dim,
                                       Element element) const = 0;
 

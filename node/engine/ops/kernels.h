@@ -12,9 +12,9 @@ inline constexpr std::int64_t kChain = 256;
 
 /// c (+)= a · panels: the one matrix product under linear and attention.
 struct GemmArgs {
-  const std::byte* panels = nullptr;  ///< [panel][k][32] in PackedLinear's order
+  const std::byte* panels = nullptr;  ///< in PackedLinear's order
   std::int64_t panel_stride = 0;      ///< bytes between panels
-  Element element = Element::kF32;
+  Element element = Element::kF32;    ///< of the panels that gemm takes
   std::int64_t k = 0;
   const float* a = nullptr;   ///< m rows, a_stride apart; or what pack_rows made of them
   std::int64_t a_stride = 0;  ///< 0: packed
@@ -24,6 +24,7 @@ struct GemmArgs {
   std::int64_t n = 0;           ///< columns of c; those beyond the last full panel are computed and dropped
   const float* bias = nullptr;  ///< [panels · 32] or null
   bool add = false;             ///< c += instead of c =
+  std::int64_t group = 0;       ///< quantised panels: inputs that share a scale
 };
 
 /// Softmax of one block of scores with the running state of the blocks before it (online softmax). In: scores
@@ -47,6 +48,9 @@ struct Kernels {
   /// Rows that one tile of the matrix kernel holds in registers.
   std::int64_t tile_rows;
   void (*gemm)(const GemmArgs& args, std::int64_t first_panel, std::int64_t last_panel);
+  /// The same over panels of quantised weights.
+  void (*gemm_int8)(const GemmArgs& args, std::int64_t first_panel, std::int64_t last_panel);
+  void (*gemm_nf4)(const GemmArgs& args, std::int64_t first_panel, std::int64_t last_panel);
   /// a [m, k] with `stride` → tiles as gemm reads them, m · k floats; inputs [k_begin, k_end), k_begin a
   /// multiple of kChain.
   void (*pack_rows)(const float* a, std::int64_t stride, std::int64_t m, std::int64_t k_begin,

@@ -4,12 +4,15 @@
 #include <cstdint>
 
 #include "node/engine/ops/kernels.h"
+#include "node/engine/ops/panel_layout.h"
+#include "node/engine/ops/quantise.h"
 
 namespace mesh::ops {
 namespace {
 #include "node/engine/ops/simd.h"
 //
 #include "node/engine/ops/gemm_kernel.h"
+#include "node/engine/ops/quantised_gemm_kernel.h"
 #include "node/engine/ops/row_kernel.h"
 }  // namespace
 
@@ -17,6 +20,8 @@ const Kernels& MESH_KERNELS() {
   static constexpr Kernels kKernels = {
       .tile_rows = kTileRows,
       .gemm = gemm,
+      .gemm_int8 = quantised_gemm<Int8Codes>,
+      .gemm_nf4 = quantised_gemm<Nf4Codes>,
       .pack_rows = pack_rows,
       .softmax_row = softmax_row,
       .scale = scale,

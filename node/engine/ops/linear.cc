@@ -40,7 +40,8 @@ void linear_block(CpuBackend& backend, const PackedLinear& weight, ConstMatrix x
   GemmArgs args;
   args.panels = weight.panel(0);
   args.panel_stride = weight.panel_bytes();
-  args.element = weight.element();
+  args.element = weight.format() == MatrixFormat::kBf16 ? Element::kBf16 : Element::kF32;
+  args.group = weight.group();
   args.k = x.cols;
   args.a = x.rows > kUnpackedRows ? packed_rows(backend, x) : x.data;
   args.a_stride = x.rows > kUnpackedRows ? 0 : x.stride;
@@ -50,9 +51,13 @@ void linear_block(CpuBackend& backend, const PackedLinear& weight, ConstMatrix x
   args.n = y.cols;
   args.bias = weight.bias();
   args.add = store == Store::kAdd;
+  const Kernels& kernels = backend.kernels();
+  const auto gemm = weight.format() == MatrixFormat::kInt8  ? kernels.gemm_int8
+                    : weight.format() == MatrixFormat::kNf4 ? kernels.gemm_nf4
+                                                            : kernels.gemm;
   ThreadPool& pool = backend.pool();
   pool.parallel_for(weight.panels(), grain_of(weight, x.rows, pool.threads()),
-                    [&](std::int64_t begin, std::int64_t end) { backend.kernels().gemm(args, begin, end); });
+                    [&](std::int64_t begin, std::int64_t end) { gemm(args, begin, end); });
 }
 }  // namespace
 

@@ -12,10 +12,14 @@
 
 namespace mesh::ops {
 
-/// A weight [out, in] (y = x·Wᵀ + bias) as the kernels read it: panels of 32 outputs, in each panel for every
-/// input the 32 weights side by side; the last panel is padded with zeros. In bfloat16 the 32 are stored as
-/// output 0, 16, 1, 17, …, so that one load and two cheap operations give two runs of 16 floats. Immutable
-/// once packed.
+/// A weight [out, in] (y = x·Wᵀ + bias) as the kernels read it: panels of 32 outputs; the last panel is
+/// padded with zeros. Immutable once packed. A panel is
+/// - kF32: for every input its 32 weights side by side;
+/// - kBf16: the same in the order output 0, 16, 1, 17, …, so that one load and two cheap operations give two
+///   runs of 16 floats;
+/// - kInt8: 32 scales (float32), then for every input 32 codes;
+/// - kNf4: for every group of inputs 32 scales, then for every 4 of its inputs 16 words of 32 bits: bits
+///   4i … of word j are the code of input i of output j, bits 16 + 4i … that of output 16 + j.
 class PackedLinear {
  public:
   static constexpr std::int64_t kPanel = 32;
@@ -23,21 +27,29 @@ class PackedLinear {
   PackedLinear() = default;
   std::int64_t out_features() const { return out_; }
   std::int64_t in_features() const { return in_; }
-  Element element() const { return element_; }  ///< kF32 or kBf16
+  MatrixFormat format() const { return format_; }
+  std::int64_t group() const { return group_; }  ///< inputs that share a scale; 0 when not quantised
   const std::byte* panel(std::int64_t index) const { return weights_.data() + index * panel_bytes(); }
   std::int64_t panels() const { return (out_ + kPanel - 1) / kPanel; }
-  std::int64_t panel_bytes() const { return in_ * kPanel * element_size(element_); }
+  std::int64_t panel_bytes() const { return panel_bytes_; }
   const float* bias() const { return bias_.empty() ? nullptr : bias_.data(); }  ///< [panels · 32] or null
   std::size_t bytes() const { return weights_.size() + bias_.size() * sizeof(float); }
 
   /// What bytes() will be, without the bias; nothing on overflow.
-  static std::optional<std::size_t> packed_bytes(std::int64_t out, std::int64_t in, Element element);
+  static std::optional<std::size_t> packed_bytes(std::int64_t out, std::int64_t in, MatrixFormat format);
 
  private:
   friend class LinearPacker;
+  friend class QuantisedPacker;
+  /// Zeroed; kInvalidArgument for sizes < 1 or overflow, kResourceExhausted without memory.
+  static StatusOr<PackedLinear> allocate(std::int64_t out, std::int64_t in, MatrixFormat format);
+  Status set_bias(std::int64_t first, std::span<const float> values);
+
   std::int64_t out_ = 0;
   std::int64_t in_ = 0;
-  Element element_ = Element::kF32;
+  MatrixFormat format_ = MatrixFormat::kF32;
+  std::int64_t group_ = 0;
+  std::int64_t panel_bytes_ = 0;
   AlignedBytes weights_;
   std::vector<float> bias_;
 };
@@ -70,11 +82,32 @@ class LinearPacker {
   std::int64_t filled_ = 0;
 };
 
+/// Fills a PackedLinear of format kInt8 or kNf4 with rows of codes and scales (quantise.h). For loader
+/// threads: needs no backend.
+class QuantisedPacker {
+ public:
+  /// kNf4: `in` must be a multiple of 4. Else the errors of LinearPacker::create.
+  static StatusOr<QuantisedPacker> create(std::int64_t out, std::int64_t in, MatrixFormat format);
+
+  /// Appends `rows` output rows: `codes` [rows, code_bytes], `scales` [rows, in / scale_group].
+  /// kInvalidArgument when more rows come than were announced.
+  Status append(const std::uint8_t* codes, const float* scales, std::int64_t rows);
+  Status set_bias(std::int64_t first, std::span<const float> values);  ///< as LinearPacker's
+  StatusOr<PackedLinear> finish();                                     ///< as LinearPacker's
+
+ private:
+  QuantisedPacker() = default;
+
+  PackedLinear packed_;
+  std::int64_t filled_ = 0;
+};
+
 enum class Store : std::uint8_t { kAssign, kAdd };
 
 /// y[m] (+)= W·x[m] + bias for every row; x [M, in], y [M, out], M ≥ 0; x and y must not overlap. Every
 /// output is a sum over blocks of 256 inputs, each block a chain of float32 fused multiply-adds in ascending
-/// order (kAdd: added to the old y): it depends on its own row alone, bit for bit.
+/// order (kAdd: added to the old y): it depends on its own row alone, bit for bit. Quantised weights: a block
+/// ends with its group of inputs, too, and its chain of x · code is multiplied by the scale once.
 void linear(CpuBackend& backend, const PackedLinear& weight, ConstMatrix x, Matrix y,
             Store store = Store::kAssign);
 

@@ -3,19 +3,13 @@
 #include <type_traits>
 #include <utility>
 
-#include "common/base/checked.h"
 #include "node/engine/ops/elementwise.h"
 #include "node/engine/ops/linear.h"
+#include "node/engine/ops/panel_layout.h"
 
 namespace mesh::ops {
 namespace {
 constexpr std::int64_t kPanel = PackedLinear::kPanel;
-
-// Where output `column` of a panel lies within its 32 values.
-std::int64_t place(Element element, std::int64_t column) {
-  if (element == Element::kF32) return column;
-  return column < 16 ? 2 * column : 2 * (column - 16) + 1;
-}
 
 // One value as it lies in the file → as it is stored.
 template <class Stored>
@@ -52,8 +46,9 @@ struct Source {
 // Copies outputs [first, first + outs) of `ins` inputs into the panels, 256 inputs of one panel at a time, so
 // that what is written stays in the nearest cache.
 template <class Stored>
-void scatter(const Source& source, std::int64_t outs, std::int64_t ins, Element element, std::int64_t first,
+void scatter(const Source& source, std::int64_t outs, std::int64_t ins, std::int64_t first,
              std::byte* panels) {
+  constexpr MatrixFormat kFormat = std::is_same_v<Stored, Bf16> ? MatrixFormat::kBf16 : MatrixFormat::kF32;
   constexpr std::int64_t kInputs = 256;
   for (std::int64_t begin = first; begin < first + outs;) {
     const std::int64_t end = std::min((begin / kPanel + 1) * kPanel, first + outs);
@@ -61,7 +56,7 @@ void scatter(const Source& source, std::int64_t outs, std::int64_t ins, Element 
     for (std::int64_t in0 = 0; in0 < ins; in0 += kInputs) {
       const std::int64_t in_end = std::min(in0 + kInputs, ins);
       for (std::int64_t n = begin; n < end; ++n) {
-        Stored* to = panel + in0 * kPanel + place(element, n % kPanel);
+        Stored* to = panel + in0 * kPanel + place_in_panel(kFormat, n % kPanel);
         const std::byte* from = source.data + (n - first) * source.out_stride + in0 * source.in_stride;
         for (std::int64_t in = in0; in < in_end; ++in, to += kPanel, from += source.in_stride) {
           *to = converted<Stored>(from, source.type);
@@ -73,26 +68,11 @@ void scatter(const Source& source, std::int64_t outs, std::int64_t ins, Element 
 }
 }  // namespace
 
-std::optional<std::size_t> PackedLinear::packed_bytes(std::int64_t out, std::int64_t in, Element element) {
-  const auto rounded = checked_add<std::int64_t>(out, kPanel - 1);
-  if (!rounded || out < 0 || in < 0) return std::nullopt;
-  const auto values = checked_mul<std::int64_t>(*rounded / kPanel * kPanel, in);
-  if (!values) return std::nullopt;
-  const auto bytes = checked_mul<std::int64_t>(*values, element_size(element));
-  if (!bytes) return std::nullopt;
-  return static_cast<std::size_t>(*bytes);
-}
-
 StatusOr<LinearPacker> LinearPacker::create(std::int64_t out, std::int64_t in, Element element) {
-  const auto bytes = PackedLinear::packed_bytes(out, in, element);
-  if (out < 1 || in < 1 || !bytes || element == Element::kF16) {
-    return error(StatusCode::kInvalidArgument, "cannot pack a [{}, {}] matrix", out, in);
-  }
+  if (element == Element::kF16) return error(StatusCode::kInvalidArgument, "float16 is no stored format");
   LinearPacker packer;
-  MESH_ASSIGN_OR_RETURN(packer.packed_.weights_, AlignedBytes::allocate(*bytes));
-  packer.packed_.out_ = out;
-  packer.packed_.in_ = in;
-  packer.packed_.element_ = element;
+  const MatrixFormat format = element == Element::kBf16 ? MatrixFormat::kBf16 : MatrixFormat::kF32;
+  MESH_ASSIGN_OR_RETURN(packer.packed_, PackedLinear::allocate(out, in, format));
   return packer;
 }
 
@@ -114,24 +94,17 @@ Status LinearPacker::append(const std::byte* data, Element type, std::int64_t ou
                  packed_.out_);
   }
   const Source source{data, type, out_stride, in_stride};
-  if (packed_.element_ == Element::kBf16) {
-    scatter<Bf16>(source, outs, packed_.in_, packed_.element_, filled_, packed_.weights_.data());
+  if (packed_.format_ == MatrixFormat::kBf16) {
+    scatter<Bf16>(source, outs, packed_.in_, filled_, packed_.weights_.data());
   } else {
-    scatter<float>(source, outs, packed_.in_, packed_.element_, filled_, packed_.weights_.data());
+    scatter<float>(source, outs, packed_.in_, filled_, packed_.weights_.data());
   }
   filled_ += outs;
   return absl::OkStatus();
 }
 
 Status LinearPacker::set_bias(std::int64_t first, std::span<const float> values) {
-  const auto count = static_cast<std::int64_t>(values.size());
-  if (first < 0 || count > packed_.out_ || first > packed_.out_ - count) {
-    return error(StatusCode::kInvalidArgument, "bias [{}, {} + {}) lies outside of {} outputs", first, first,
-                 count, packed_.out_);
-  }
-  packed_.bias_.resize(static_cast<std::size_t>(packed_.panels() * kPanel));
-  std::copy(values.begin(), values.end(), packed_.bias_.begin() + first);
-  return absl::OkStatus();
+  return packed_.set_bias(first, values);
 }
 
 StatusOr<PackedLinear> LinearPacker::finish() {
@@ -141,14 +114,6 @@ StatusOr<PackedLinear> LinearPacker::finish() {
   }
   filled_ = 0;
   return std::exchange(packed_, PackedLinear());
-}
-
-void linear_row(const PackedLinear& weight, std::int64_t index, float* out) {
-  const Element element = weight.element();
-  const std::int64_t size = element_size(element);
-  const std::byte* from = weight.panel(index / kPanel) + place(element, index % kPanel) * size;
-  for (std::int64_t in = 0; in < weight.in_features(); ++in)
-    widen(from + in * kPanel * size, element, 1, out + in);
 }
 
 }  // namespace mesh::ops

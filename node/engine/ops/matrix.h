@@ -15,6 +15,9 @@ constexpr std::int64_t element_size(Element type) {
   return type == Element::kF32 ? 4 : 2;
 }
 
+/// How a weight matrix is stored (quantise.h has the quantised ones).
+enum class MatrixFormat : std::uint8_t { kF32, kBf16, kInt8, kNf4 };
+
 /// A matrix that somebody else owns: rows of `cols` contiguous values, `stride` values from one row to the
 /// next. Activations are float32 throughout the CPU ops.
 template <class T>
