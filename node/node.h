@@ -20,6 +20,7 @@
 #include "node/engine/engine.h"
 #include "node/pipeline/hop_table.h"
 #include "node/runtime/fault_points.h"
+#include "node/runtime/observer.h"
 
 namespace mesh {
 
@@ -34,7 +35,8 @@ struct NodeOptions {
   std::string local_head_url;
   /// Longest time that the shards' running sessions get to end when a shard is dropped.
   Duration drain = std::chrono::seconds(60);
-  FaultPoints* faults = nullptr;  ///< outlives the node
+  FaultPoints* faults = nullptr;     ///< outlives the node
+  NodeObserver* observer = nullptr;  ///< outlives the node
 };
 
 /// Where an embedded node (the tracker's hop 0) hands what it would otherwise POST to the head. Called from
@@ -80,10 +82,11 @@ struct NodeFigures {
   std::uint64_t steps = 0;
   std::uint64_t step_rows = 0;
   std::uint64_t step_segments = 0;
-  double step_seconds = 0;         ///< all steps together
   std::uint64_t decode_steps = 0;  ///< of `steps`; the others prefill
   std::uint64_t decode_rows = 0;   ///< of `step_rows`
   std::uint64_t layer_rows = 0;    ///< rows · layers
+  /// KV blocks that fit: those in use and what free memory holds of the shards' widest; 0 without a shard.
+  std::uint64_t cache_blocks_capacity = 0;
 };
 
 /// What POST /mesh/v1/forward does: one forward over a temporary cache, or over a named one that goes on.

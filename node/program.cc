@@ -138,6 +138,7 @@ class NodeProgram {
     node.identity = identity_;
     node.drain = kDrain;
     node.faults = faults_;
+    node.observer = &metrics_;
     node_ = Node::start(std::move(node), std::move(engine), nullptr);
     return absl::OkStatus();
   }
@@ -160,6 +161,7 @@ class NodeProgram {
 
     RouteContext context;
     context.faults = faults_;
+    context.observer = &metrics_;
     context.identity = identity_;
     context.tracker = [pin = pin_]() -> std::optional<NodeId> {
       const auto key = pin->key();

@@ -151,6 +151,7 @@ class TrackerProgram {
     MESH_ASSIGN_OR_RETURN(node.peers, peer_policy());
     node.identity = identity_;
     node.local_head_url = head_url;
+    node.observer = &metrics_.node();
     node_ = Node::start(std::move(node), std::move(engine), head_.get());
     head_->run(*node_);
     return absl::OkStatus();

@@ -19,17 +19,12 @@ constexpr Duration kLongestSleep = seconds(1);
 
 wire::NodeLoad load_of(const NodeFigures& figures) {
   const engine::MemoryUse& memory = figures.memory;
-  const std::uint64_t used = memory.weight_bytes + memory.cache_bytes + memory.working_bytes;
   wire::NodeLoad load;
   load.sessions = static_cast<std::uint32_t>(figures.hop.sessions);
   load.waiting_segments = static_cast<std::uint32_t>(figures.hop.segments_waiting);
-  load.memory_free_bytes = memory.budget_bytes > used ? memory.budget_bytes - used : 0;
+  load.memory_free_bytes = memory.free_bytes();
   load.kv_blocks_used = static_cast<std::uint32_t>(memory.cache_blocks);
-  if (memory.cache_blocks > 0) {
-    const std::uint64_t block_bytes = std::max<std::uint64_t>(memory.cache_bytes / memory.cache_blocks, 1);
-    load.kv_blocks_total =
-        static_cast<std::uint32_t>(memory.cache_blocks + load.memory_free_bytes / block_bytes);
-  }
+  load.kv_blocks_total = static_cast<std::uint32_t>(figures.cache_blocks_capacity);
   return load;
 }
 

@@ -157,7 +157,10 @@ struct MemoryUse {
   std::uint64_t cache_blocks = 0;
   std::uint64_t caches = 0;
   std::uint64_t working_bytes = 0;  ///< set aside for activations
-  std::uint64_t free_bytes() const;
+  std::uint64_t free_bytes() const {
+    const std::uint64_t used = weight_bytes + cache_bytes + working_bytes;
+    return used >= budget_bytes ? 0 : budget_bytes - used;
+  }
 };
 
 /// Runs shards. Every method may be called from any thread; steps run one at a time, and a load never waits

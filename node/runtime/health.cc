@@ -1,6 +1,7 @@
 #include "node/runtime/health.h"
 
 #include <string_view>
+#include <utility>
 
 namespace mesh {
 namespace {
@@ -16,6 +17,19 @@ std::string_view name_of(wire::ShardState state) {
   }
   return "unknown";
 }
+
+/// The `reason` of a refusal.
+constexpr std::pair<wire::AnswerCode, const char*> kReasons[] = {
+    {wire::AnswerCode::kUnknownSession, "unknown_session"},
+    {wire::AnswerCode::kClosed, "closed"},
+    {wire::AnswerCode::kStaleGeneration, "stale_generation"},
+    {wire::AnswerCode::kNotOpenedYet, "not_opened_yet"},
+    {wire::AnswerCode::kWindow, "window"},
+    {wire::AnswerCode::kGap, "gap"},
+    {wire::AnswerCode::kBadSegment, "bad_segment"},
+    {wire::AnswerCode::kBadMac, "bad_mac"},
+    {wire::AnswerCode::kDeadline, "deadline"},
+};
 
 template <class Value>
 void raise_to(metrics::Counter& counter, Value value) {
@@ -48,7 +62,9 @@ NodeMetrics::NodeMetrics(metrics::Registry& registry) {
   sessions_ = gauge("meshnet_sessions", "Sessions open at this node");
   waiting_ = gauge("meshnet_node_waiting_segments", "Segments received and not yet computed");
   cache_bytes_ = gauge("meshnet_node_cache_bytes", "KV caches reserved");
-  cache_blocks_ = gauge("meshnet_node_cache_blocks", "KV blocks reserved, of all layers");
+  blocks_used_ = gauge("meshnet_kv_blocks_used", "KV blocks reserved: 128 tokens of one layer each");
+  blocks_capacity_ =
+      gauge("meshnet_kv_blocks_capacity", "KV blocks reserved and those that memory still has room for");
   weight_bytes_ = gauge("meshnet_node_weight_bytes", "Weights held");
   budget_bytes_ = gauge("meshnet_node_memory_budget_bytes", "Memory that the node may use");
   kept_bytes_ = gauge("meshnet_node_kept_output_bytes", "Outputs kept for a resend");
@@ -61,21 +77,50 @@ NodeMetrics::NodeMetrics(metrics::Registry& registry) {
   prefill_rows_ = of_kind("meshnet_step_rows_total", "Token rows of all forwards", "prefill");
   layer_rows_ = counter("meshnet_layer_rows_total", "Rows times layers of all forwards");
   segments_ = counter("meshnet_node_step_segments_total", "Segments of all forwards");
-  seconds_ = counter("meshnet_node_step_seconds_total", "Time in forwards");
   duplicates_ = counter("meshnet_node_duplicate_segments_total", "Segments received twice and dropped");
-  refused_ = counter("meshnet_node_refused_segments_total", "Segments refused");
   resent_ = counter("meshnet_resent_rows_total", "Rows of kept outputs sent again");
   frames_ = counter("meshnet_node_frames_sent_total", "Frames sent to next hops");
   raw_bytes_ = counter("meshnet_sent_raw_bytes_total", "Hidden states sent, before coding");
   wire_bytes_ = counter("meshnet_sent_wire_bytes_total", "Bytes of frames sent");
   failures_ = counter("meshnet_node_send_failures_total", "Posts to next hops and heads that failed");
+  received_bytes_ = counter("meshnet_received_wire_bytes_total", "Bytes of frames received");
+  const auto refused = [&](const char* reason) {
+    return registry.counter("meshnet_frames_refused_total",
+                            "Malformed frames, and refused segments of others", {{"reason", reason}});
+  };
+  malformed_ = refused("malformed");
+  for (const auto& [code, reason] : kReasons) refused_.emplace(code, refused(reason));
+  const auto seconds = [&](const char* kind) {
+    return registry.histogram("meshnet_step_seconds", "Time of a forward", metrics::seconds_buckets(),
+                              {{"kind", kind}});
+  };
+  decode_seconds_ = seconds("decode");
+  prefill_seconds_ = seconds("prefill");
+}
+
+void NodeMetrics::on_step(wire::Lane lane, Duration took) {
+  metrics::Histogram& seconds = lane == wire::Lane::kDecode ? decode_seconds_ : prefill_seconds_;
+  seconds.observe(std::chrono::duration<double>(took).count());
+}
+
+void NodeMetrics::on_frame(std::size_t body_bytes) {
+  received_bytes_.add(static_cast<double>(body_bytes));
+}
+
+void NodeMetrics::on_malformed_frame() {
+  malformed_.add();
+}
+
+void NodeMetrics::on_refused_segment(wire::AnswerCode why) {
+  if (const auto found = refused_.find(why); found != refused_.end()) found->second.add();
 }
 
 void NodeMetrics::update(const NodeFigures& now) {
   sessions_.set(static_cast<double>(now.hop.sessions));
   waiting_.set(static_cast<double>(now.hop.segments_waiting));
   cache_bytes_.set(static_cast<double>(now.memory.cache_bytes));
-  cache_blocks_.set(static_cast<double>(now.memory.cache_blocks));
+  blocks_used_.set(static_cast<double>(now.memory.cache_blocks));
+  blocks_capacity_.set(static_cast<double>(now.cache_blocks_capacity));
   weight_bytes_.set(static_cast<double>(now.memory.weight_bytes));
   budget_bytes_.set(static_cast<double>(now.memory.budget_bytes));
   kept_bytes_.set(static_cast<double>(now.hop.kept_bytes));
@@ -85,9 +130,7 @@ void NodeMetrics::update(const NodeFigures& now) {
   raise_to(prefill_rows_, now.step_rows - now.decode_rows);
   raise_to(layer_rows_, now.layer_rows);
   raise_to(segments_, now.step_segments);
-  raise_to(seconds_, now.step_seconds);
   raise_to(duplicates_, now.hop.duplicates);
-  raise_to(refused_, now.hop.refused);
   raise_to(resent_, now.hop.resent_rows);
   LinkCounters sum;
   for (const LinkCounters& link : now.links) {

@@ -11,6 +11,11 @@ namespace {
 
 constexpr std::uint64_t kBlockTokens = 128;  // of the engine's KV blocks
 
+engine::WeightFormat cache_format(const engine::Engine& engine) {
+  return engine.compute() == engine::ComputeType::kFloat32 ? engine::WeightFormat::kFloat32
+                                                           : engine::WeightFormat::kBfloat16;
+}
+
 LaneOptions lane_options(const NodeOptions& options) {
   LaneOptions lane;
   lane.codec = options.codec;
@@ -100,11 +105,9 @@ std::optional<pipeline::ShardView> NodeRuntime::shard_view(const wire::OpenReque
                            : shards_.find_open(request.identity, request.range, request.takes_ids);
   if (shard == nullptr) return std::nullopt;
   const engine::ModelProfile& profile = shard->profile();
-  const auto format = engine_->compute() == engine::ComputeType::kFloat32 ? engine::WeightFormat::kFloat32
-                                                                          : engine::WeightFormat::kBfloat16;
   pipeline::ShardView view;
   view.hidden_size = profile.hidden;
-  view.cache_bytes_per_token = profile.kv_bytes_per_token(request.range, format);
+  view.cache_bytes_per_token = profile.kv_bytes_per_token(request.range, cache_format(*engine_));
   view.max_tokens = profile.max_positions;
   view.ends_model = request.range.end == profile.layer_count();
   return view;
@@ -223,6 +226,7 @@ bool NodeRuntime::begin_step() {
 }
 
 void NodeRuntime::step_done(pipeline::StepOutput output, const StepRecord& record) {
+  if (options_.observer != nullptr) options_.observer->on_step(record.lane, record.took);
   shards_.note_step(record.identity, record.range, record.lane, record.rows, record.took);
   {
     const std::lock_guard lock(totals_mutex_);
@@ -234,7 +238,6 @@ void NodeRuntime::step_done(pipeline::StepOutput output, const StepRecord& recor
       ++totals_.decode_steps;
       totals_.decode_rows += record.rows;
     }
-    totals_.step_seconds += std::chrono::duration<double>(record.took).count();
   }
   auto shared = std::make_shared<pipeline::StepOutput>(std::move(output));
   commands_.push([this, shared] {
@@ -379,6 +382,10 @@ NodeFigures NodeRuntime::figures() {
   if (auto stats = ask([this] { return table_.stats(); })) figures.hop = *stats;
   figures.memory = engine_->memory();
   figures.shards = shards_.figures();
+  if (const std::uint64_t widest = shards_.widest_cache(cache_format(*engine_)); widest > 0) {
+    figures.cache_blocks_capacity =
+        figures.memory.cache_blocks + figures.memory.free_bytes() / (widest * kBlockTokens);
+  }
   figures.links = lanes_.counters();
   return figures;
 }

@@ -91,10 +91,21 @@ std::optional<wire::SegmentAnswer> check_segment(Node& node, wire::ReceivedSegme
   return std::nullopt;
 }
 
-net::Response handle_frame(Node& node, FaultPoints* faults, net::Request& request) {
+void tell(NodeObserver* observer, std::size_t body_bytes, const std::vector<wire::SegmentAnswer>& answers) {
+  if (observer == nullptr) return;
+  observer->on_frame(body_bytes);
+  for (const wire::SegmentAnswer& answer : answers) {
+    if (answer.code != wire::AnswerCode::kAccepted) observer->on_refused_segment(answer.code);
+  }
+}
+
+net::Response handle_frame(Node& node, const RouteContext& context, net::Request& request) {
   auto segments = wire::parse_frame(request.body);
-  if (!segments.ok()) return net::error_response(segments.status());
-  pass(faults, FaultPoint::kAfterFrameRead);
+  if (!segments.ok()) {
+    if (context.observer != nullptr) context.observer->on_malformed_frame();
+    return net::error_response(segments.status());
+  }
+  pass(context.faults, FaultPoint::kAfterFrameRead);
   std::vector<wire::SegmentAnswer> answers(segments->size());
   std::vector<Arrival> arrivals;
   std::vector<std::size_t> places;
@@ -108,8 +119,9 @@ net::Response handle_frame(Node& node, FaultPoints* faults, net::Request& reques
     }
   }
   const auto accepted = node.accept(std::move(arrivals));
-  pass(faults, FaultPoint::kBeforeAnswer);
+  pass(context.faults, FaultPoint::kBeforeAnswer);
   for (std::size_t i = 0; i < places.size(); ++i) answers[places[i]] = accepted[i];
+  tell(context.observer, request.body.size(), answers);
   net::Response response =
       net::Response::binary(wire::encode_segment_answers(answers), wire::kAnswersContentType);
   response.status = kAccepted;
@@ -128,8 +140,7 @@ std::vector<net::Route> session_routes(Node& node, RouteContext context) {
   constexpr std::size_t kSmall = net::limits::kDefaultBodyBytes;
   post(
       wire::kFramesRoute, Access::kSession,
-      [&node, faults = context.faults](Request& r) { return handle_frame(node, faults, r); },
-      wire::kMaxFrameBytes);
+      [&node, context](Request& r) { return handle_frame(node, context, r); }, wire::kMaxFrameBytes);
   post(
       wire::kOpenRoute, Access::kNode, [&node, context](Request& r) { return handle_open(node, context, r); },
       kMaxOpenBody);

@@ -19,6 +19,7 @@ struct RouteContext {
   /// OK when an opening or renewal that names this is new and for this node (RecentStamps::check).
   std::function<Status(const wire::Freshness&)> check_fresh;
   FaultPoints* faults = nullptr;
+  NodeObserver* observer = nullptr;  ///< told of frames; outlives the server
 };
 
 /// Frames, openings, closings, cursors, renewals and health (proto-docs/http.md). `node` must outlive the

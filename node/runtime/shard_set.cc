@@ -116,6 +116,19 @@ StatusOr<engine::ModelProfile> ShardSet::profile(const ModelIdentity& identity) 
   return error(StatusCode::kNotFound, "no shard of model {} is loaded here", identity.hex());
 }
 
+std::uint64_t ShardSet::widest_cache(engine::WeightFormat format) const {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t widest = 0;
+  for (const Entry& held : entries_) {
+    if (held.shard == nullptr) continue;
+    const LayerRange& range = held.figures.spec.range;
+    for (std::uint32_t layer = range.begin; layer < range.end; ++layer) {
+      widest = std::max(widest, held.shard->profile().kv_bytes_per_token({layer, layer + 1}, format));
+    }
+  }
+  return widest;
+}
+
 Status ShardSet::begin_drain(const ModelIdentity& identity, const LayerRange& range) {
   const std::lock_guard lock(mutex_);
   std::string held_ranges;

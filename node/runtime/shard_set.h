@@ -29,6 +29,8 @@ class ShardSet {
   /// The same among those that take new sessions.
   ShardPtr find_open(const ModelIdentity& identity, const LayerRange& range, bool takes_ids) const;
   StatusOr<engine::ModelProfile> profile(const ModelIdentity& identity) const;
+  /// KV bytes of one token in the widest layer held; 0: no layer is.
+  std::uint64_t widest_cache(engine::WeightFormat format) const;
 
   /// kNotFound with what is held instead.
   Status begin_drain(const ModelIdentity& identity, const LayerRange& range);

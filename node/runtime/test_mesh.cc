@@ -28,11 +28,13 @@ TestNode::TestNode(const ModelIdentity& identity, LayerRange layers, int port, N
     : layers_(layers) {
   auto engine = std::make_unique<FakeEngine>();
   engine_ = engine.get();
+  NodeObserver* const observer = options.observer;
   node_ = Node::start(std::move(options), std::move(engine), nullptr);
   const engine::ShardSpec spec{layers, layers.begin == 0, layers.end == FakeEngine::kLayers};
   const Status loaded = node_->load_shard(any_checkpoint(), identity, spec, {});
   EXPECT_TRUE(loaded.ok()) << loaded;
   RouteContext context;
+  context.observer = observer;
   context.identity = std::make_shared<const KeyPair>(KeyPair::generate());
   context.tracker = [] { return std::nullopt; };
   context.check_fresh = [](const wire::Freshness&) { return absl::OkStatus(); };

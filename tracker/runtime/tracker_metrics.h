@@ -17,6 +17,8 @@ class TrackerMetrics {
  public:
   TrackerMetrics();
 
+  /// Hears the embedded node.
+  NodeObserver& node() { return node_; }
   void request_done(const net::RequestRecord& record);
   void answer_done(const gateway::AnswerFigures& figures);
   /// The exposition text with the present figures.

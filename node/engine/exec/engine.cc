@@ -161,11 +161,6 @@ std::string to_string(const ShardSpec& spec) {
                      spec.head ? " with head" : "");
 }
 
-std::uint64_t MemoryUse::free_bytes() const {
-  const std::uint64_t used = weight_bytes + cache_bytes + working_bytes;
-  return used >= budget_bytes ? 0 : budget_bytes - used;
-}
-
 StatusOr<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   const ComputeType compute =
       options.compute == ComputeType::kAuto ? ComputeType::kBfloat16 : options.compute;
