@@ -74,7 +74,7 @@ class TrackerProgram {
     request.memory = settings_.memory;
     if (settings_.threads > 0) request.threads = static_cast<unsigned>(settings_.threads);
     MESH_ASSIGN_OR_RETURN(share_, HostShare::enter(runtime_folder(), request));
-    budget_.session_tokens = settings_.session_tokens;
+    budget_.session_tokens = static_cast<std::uint64_t>(settings_.session_tokens);
     return absl::OkStatus();
   }
 

@@ -10,6 +10,7 @@ namespace mesh::tracker {
 namespace {
 
 constexpr std::int64_t kMostLayers = 100'000;
+constexpr std::int64_t kMostSessionTokens = 1'000'000'000;
 
 std::string state_folder() {
   const char* given = std::getenv("XDG_STATE_HOME");
@@ -87,8 +88,8 @@ void declare_tracker_settings(config::Settings& settings, TrackerSettings& value
                "most layers of one model that a node is given; 0: as many as fit")
       .integer("max-copies", values.max_copies, 0, 1000, "most copies of a layer; 0: as memory allows")
       .integer("max-sessions", values.max_sessions, 1, 100'000, "answers that run at once; more get 429")
-      .size("session-tokens", values.session_tokens,
-            "tokens of all sessions for which nodes' memory is planned")
+      .integer("session-tokens", values.session_tokens, 0, kMostSessionTokens,
+               "tokens of all sessions for which nodes' memory is planned")
       .secret("api-key", values.api_key,
               "keys of clients, separated by commas; none: everybody on this machine")
       .text("join-key-file", values.join_key_file,

@@ -25,7 +25,7 @@ struct TrackerSettings {
   std::int64_t max_node_layers = 0;
   std::int64_t max_copies = 0;
   std::int64_t max_sessions = 256;
-  std::uint64_t session_tokens = 8192;
+  std::int64_t session_tokens = 8192;
   std::string api_key;  ///< one or several, separated by commas
   std::string join_key_file;
   std::string admin_key;

@@ -26,6 +26,13 @@ TEST(TrackerSettings, DefaultsAreForThisMachineAloneAndNeedNoKeys) {
   EXPECT_FALSE(values.data_dir.empty());
 }
 
+TEST(TrackerSettings, ACountOfTokensIsShownAsANumber) {
+  TrackerSettings values;
+  config::Settings settings("tracker", "test", "version");
+  declare_tracker_settings(settings, values);
+  EXPECT_THAT(settings.load({{"--print-config"}, {}, {}}).output, HasSubstr("session-tokens = 8192"));
+}
+
 TEST(TrackerSettings, AModelIsNeeded) {
   EXPECT_THAT(why({}), HasSubstr("--model"));
 }

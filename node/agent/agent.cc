@@ -12,9 +12,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr Duration kFirstBackOff = milliseconds(500);
+constexpr Duration kFirstBackOff = milliseconds(250);
 constexpr Duration kLongestBackOff = std::chrono::seconds(15);
-constexpr std::uint32_t kLongestDouble = 5;  // 500 ms · 2⁵ is beyond the longest
+constexpr std::uint32_t kLongestDouble = 6;  // 250 ms · 2⁶ is beyond the longest
 constexpr std::size_t kPastKept = 1024;
 constexpr std::size_t kWaitingAtMost = 256;
 constexpr std::uint32_t kFailuresBeforeWarning = 1;

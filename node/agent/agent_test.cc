@@ -198,18 +198,21 @@ TEST_F(AgentTest, ATrackerThatForgotTheNodeIsJoinedAgainWithTheHeldShards) {
 TEST_F(AgentTest, BackOffGrowsWithJitterAndIsSaidOnce) {
   core_.on_time(now());
   int said = 0;
-  Duration longest{};
+  Duration longest{}, first_three{};
   for (int i = 0; i < 12; ++i) {
     ASSERT_TRUE(take<SendJoin>().has_value());
     fail_call();
     while (const auto say = take<Say>()) said += say->level == Say::Level::kWarning;
     const Duration wait = core_.next_wakeup() - now();
-    EXPECT_GE(wait, milliseconds(250));
+    EXPECT_GE(wait, milliseconds(125));
     EXPECT_LE(wait, seconds(15));
     longest = std::max(longest, wait);
+    if (i < 3) first_three += wait;
     advance(wait);
   }
   EXPECT_GE(longest, milliseconds(7500));
+  EXPECT_LE(first_three,
+            milliseconds(250 + 500 + 1000));  // a tracker started just after its node is found soon
   EXPECT_EQ(said, 1);
 }
 
