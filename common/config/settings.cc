@@ -29,6 +29,11 @@ StatusOr<T> parse_number(std::string_view text, T low, T high) {
   return number;
 }
 
+template <class T>
+std::string shown(const T& value) {
+  return fmt::format("{}", value);
+}
+
 StatusOr<bool> parse_flag(std::string_view text) {
   if (text == "true" || text == "1") return true;
   if (text == "false" || text == "0") return false;
@@ -57,13 +62,25 @@ Settings& Settings::add(Setting setting) {
   return *this;
 }
 
+template <class T>
+Settings& Settings::value(std::string name, std::string kind, T& target,
+                          std::function<StatusOr<T>(std::string_view)> parse,
+                          std::function<std::string(const T&)> show, std::string help) {
+  Setting setting;
+  setting.name = std::move(name);
+  setting.help = std::move(help);
+  setting.kind = std::move(kind);
+  setting.assign = [&target, parse = std::move(parse)](const Values& values) -> Status {
+    MESH_ASSIGN_OR_RETURN(target, parse(values.front()));
+    return absl::OkStatus();
+  };
+  setting.show = [&target, show = std::move(show)] { return show(target); };
+  return add(std::move(setting));
+}
+
 Settings& Settings::text(std::string name, std::string& target, std::string help) {
-  return custom(
-      std::move(name), target,
-      [&target](std::string_view value) {
-        target = value;
-        return absl::OkStatus();
-      },
+  return value<std::string>(
+      std::move(name), "TEXT", target, [](std::string_view text) { return std::string(text); }, toml_text,
       std::move(help));
 }
 
@@ -74,101 +91,59 @@ Settings& Settings::secret(std::string name, std::string& target, std::string he
 }
 
 Settings& Settings::flag(std::string name, bool& target, std::string help) {
-  Setting setting;
-  setting.name = std::move(name);
-  setting.help = std::move(help);
-  setting.is_flag = true;
-  setting.assign = [&target](const Values& values) -> Status {
-    MESH_ASSIGN_OR_RETURN(target, parse_flag(values.front()));
-    return absl::OkStatus();
-  };
-  setting.show = [&target] { return std::string(target ? "true" : "false"); };
-  return add(std::move(setting));
+  value<bool>(std::move(name), "", target, parse_flag, shown<bool>, std::move(help));
+  settings_.back().is_flag = true;
+  return *this;
 }
 
 Settings& Settings::integer(std::string name, std::int64_t& target, std::int64_t low, std::int64_t high,
                             std::string help) {
-  custom(
-      std::move(name), "",
-      [&target, low, high](std::string_view value) -> Status {
-        MESH_ASSIGN_OR_RETURN(target, parse_number(value, low, high));
-        return absl::OkStatus();
-      },
+  return value<std::int64_t>(
+      std::move(name), "INTEGER", target,
+      [low, high](std::string_view text) { return parse_number(text, low, high); }, shown<std::int64_t>,
       std::move(help));
-  settings_.back().kind = "INTEGER";
-  settings_.back().show = [&target] { return fmt::format("{}", target); };
-  return *this;
 }
 
 Settings& Settings::number(std::string name, double& target, double low, double high, std::string help) {
-  custom(
-      std::move(name), "",
-      [&target, low, high](std::string_view value) -> Status {
-        MESH_ASSIGN_OR_RETURN(target, parse_number(value, low, high));
-        return absl::OkStatus();
-      },
+  return value<double>(
+      std::move(name), "NUMBER", target,
+      [low, high](std::string_view text) { return parse_number(text, low, high); }, shown<double>,
       std::move(help));
-  settings_.back().kind = "NUMBER";
-  settings_.back().show = [&target] { return fmt::format("{}", target); };
-  return *this;
 }
 
 Settings& Settings::size(std::string name, std::uint64_t& target, std::string help) {
-  custom(
-      std::move(name), "",
-      [&target](std::string_view value) -> Status {
-        MESH_ASSIGN_OR_RETURN(target, parse_size(value));
-        return absl::OkStatus();
-      },
-      std::move(help));
-  settings_.back().kind = "SIZE";
-  settings_.back().show = [&target] { return toml_text(format_size(target)); };
-  return *this;
+  return value<std::uint64_t>(
+      std::move(name), "SIZE", target, parse_size,
+      [](std::uint64_t bytes) { return toml_text(format_size(bytes)); }, std::move(help));
 }
 
 Settings& Settings::optional_size(std::string name, std::optional<std::uint64_t>& target, std::string help) {
-  custom(
-      std::move(name), "",
-      [&target](std::string_view value) -> Status {
-        target.reset();
-        if (value == "auto") return absl::OkStatus();
-        MESH_ASSIGN_OR_RETURN(target, parse_size(value));
-        return absl::OkStatus();
+  using Size = std::optional<std::uint64_t>;
+  return value<Size>(
+      std::move(name), "SIZE|auto", target,
+      [](std::string_view text) -> StatusOr<Size> {
+        if (text == "auto") return Size();
+        return parse_size(text);
       },
-      std::move(help));
-  settings_.back().kind = "SIZE|auto";
-  settings_.back().show = [&target] { return toml_text(target ? format_size(*target) : "auto"); };
-  return *this;
+      [](const Size& bytes) { return toml_text(bytes ? format_size(*bytes) : "auto"); }, std::move(help));
 }
 
 Settings& Settings::duration(std::string name, Duration& target, std::string help) {
-  custom(
-      std::move(name), "",
-      [&target](std::string_view value) -> Status {
-        MESH_ASSIGN_OR_RETURN(target, parse_duration(value));
-        return absl::OkStatus();
-      },
-      std::move(help));
-  settings_.back().kind = "DURATION";
-  settings_.back().show = [&target] { return toml_text(format_duration(target)); };
-  return *this;
+  return value<Duration>(
+      std::move(name), "DURATION", target, parse_duration,
+      [](Duration time) { return toml_text(format_duration(time)); }, std::move(help));
 }
 
 Settings& Settings::choice(std::string name, std::string& target, std::vector<std::string> choices,
                            std::string help) {
   const std::string kind = fmt::format("{}", fmt::join(choices, "|"));
-  custom(
-      std::move(name), target,
-      [&target, choices = std::move(choices)](std::string_view value) -> Status {
-        if (std::find(choices.begin(), choices.end(), value) == choices.end()) {
-          return wanted(fmt::format("one of {}", fmt::join(choices, ", ")), value);
-        }
-        target = value;
-        return absl::OkStatus();
+  return value<std::string>(
+      std::move(name), kind, target,
+      [choices = std::move(choices)](std::string_view text) -> StatusOr<std::string> {
+        if (std::find(choices.begin(), choices.end(), text) != choices.end()) return std::string(text);
+        return wanted(fmt::format("one of {}", fmt::join(choices, ", ")), text);
       },
-      std::move(help));
-  settings_.back().kind = kind;
-  return *this;
+      toml_text, std::move(help));
 }
 
 Settings& Settings::list(std::string name, std::vector<std::string>& target, std::string help) {

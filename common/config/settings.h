@@ -90,6 +90,11 @@ class Settings {
   };
 
   Settings& add(Setting setting);
+  /// A setting of one value: `parse` reads what is given, `show` writes the target as TOML.
+  template <class T>
+  Settings& value(std::string name, std::string kind, T& target,
+                  std::function<StatusOr<T>(std::string_view)> parse,
+                  std::function<std::string(const T&)> show, std::string help);
   CommandLine read_command_line(const Values& arguments) const;
   Status apply(Setting& setting, const Values& values, std::string origin);
   Status apply_file(const std::string& path, bool must_exist);

@@ -1,7 +1,5 @@
-#include <chrono>
-
 #include "common/json/error_fields.h"
-#include "common/net/error_response.h"
+#include "tracker/gateway/answering_route.h"
 #include "tracker/gateway/endpoints.h"
 #include "tracker/gateway/request_fields.h"
 
@@ -10,14 +8,6 @@ namespace mesh::gateway {
 namespace {
 
 constexpr std::size_t kMostMessages = 4096;
-constexpr std::size_t kMaxBody = std::size_t{16} << 20;
-constexpr json::Limits kLimits{.max_bytes = kMaxBody, .max_depth = 32, .max_values = 1 << 18};
-
-std::int64_t unix_now() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 /// Text of a message's content: a string, or the text parts joined.
 StatusOr<std::string> content_text(const json::View& message) {
   MESH_ASSIGN_OR_RETURN(const std::optional<json::View> content, message.find("content"));
@@ -129,68 +119,44 @@ Status check_fields(const json::View& body) {
   return absl::OkStatus();
 }
 
-StatusOr<std::optional<std::uint32_t>> asked_tokens(const json::View& body) {
-  for (const std::string_view field : {"max_completion_tokens", "max_tokens"}) {
-    MESH_ASSIGN_OR_RETURN(const auto value, body.get_optional<std::uint32_t>(field));
-    if (!value) continue;
-    if (*value == 0) {
-      return json::with_param(error(StatusCode::kInvalidArgument, "{}: must be at least 1", field), field);
-    }
-    return value;
-  }
-  return std::optional<std::uint32_t>{};
-}
-
-StatusOr<Job> read_job(Backend& backend, const net::Request& request, const EndpointOptions& options) {
-  MESH_ASSIGN_OR_RETURN(const json::Value value, json::parse(request.body, kLimits));
-  const json::View body(value);
-  MESH_ASSIGN_OR_RETURN(CommonFields fields, read_common(body));
-  MESH_ASSIGN_OR_RETURN(const Model* const model, find_model(backend, fields.model));
-  MESH_RETURN_IF_ERROR(check_fields(body));
-  MESH_RETURN_IF_ERROR(apply_defaults(body, model->defaults, fields));
-  MESH_ASSIGN_OR_RETURN(const std::optional<std::uint32_t> asked, asked_tokens(body));
-  MESH_ASSIGN_OR_RETURN(json::Array messages, read_messages(body));
-  if (model->chat_template == nullptr) {
+StatusOr<std::vector<TokenId>> read_prompt(const Model& model, const json::View& body) {
+  ChatInput input;
+  MESH_ASSIGN_OR_RETURN(input.messages, read_messages(body));
+  if (model.chat_template == nullptr) {
     return json::with_param(
         error(StatusCode::kInvalidArgument, "{} has no chat template: it completes text, use /v1/completions",
-              model->name),
+              model.name),
         "model");
   }
-  ChatInput input;
-  input.messages = std::move(messages);
-  auto prompt = model->chat_template->render(input);
+  const auto prompt = model.chat_template->render(input);
   if (!prompt.ok()) {
     const bool theirs = prompt.status().code() == StatusCode::kInvalidArgument;
     return theirs ? json::with_param(prompt.status(), "messages") : prompt.status();
   }
-  Job job;
-  MESH_ASSIGN_OR_RETURN(job.ask.prompt, model->tokenizer->encode(*prompt, AddSpecial::kNo));
-  if (job.ask.prompt.empty()) {
+  MESH_ASSIGN_OR_RETURN(std::vector<TokenId> ids, model.tokenizer->encode(*prompt, AddSpecial::kNo));
+  if (ids.empty()) {
     return json::with_param(error(StatusCode::kInvalidArgument, "messages: no tokens in them"), "messages");
   }
-  MESH_ASSIGN_OR_RETURN(job.ask.max_tokens,
-                        answer_tokens(*model, job.ask.prompt.size(), asked, options.chat_tokens, "messages"));
-  job.ask.identity = model->identity;
-  job.ask.eos_ids = model->defaults.eos_ids;
-  job.ask.sampling = fields.sampling;
-  job.ask.request_id = request.request_id;
-  job.tokenizer = model->tokenizer;
-  job.stops = std::move(fields.stops);
-  job.stream = fields.stream;
-  job.include_usage = fields.include_usage;
-  job.shape = std::make_shared<ChatShape>(model->name, unix_now());
-  return job;
+  return ids;
+}
+
+std::shared_ptr<const Shape> shape(const std::string& model, std::int64_t unix_seconds) {
+  return std::make_shared<ChatShape>(model, unix_seconds);
 }
 
 }  // namespace
 
 net::Route chat_completions_route(Backend& backend, EndpointOptions options) {
-  const auto handle = [&backend, options](net::Request& request) {
-    auto job = read_job(backend, request, options);
-    if (!job.ok()) return net::error_response(job.status());
-    return respond(backend, *std::move(job), request, options.respond);
-  };
-  return {"POST", "/v1/chat/completions", net::Access::kApiKey, handle, kMaxBody, true};
+  return answering_route(backend,
+                         {.path = "/v1/chat/completions",
+                          .most_values = 1 << 18,
+                          .check_fields = check_fields,
+                          .length_fields = {"max_completion_tokens", "max_tokens"},
+                          .fallback_tokens = options.chat_tokens,
+                          .prompt_field = "messages",
+                          .read_prompt = read_prompt,
+                          .shape = shape},
+                         options.respond);
 }
 
 }  // namespace mesh::gateway

@@ -1,21 +1,11 @@
-#include <chrono>
-
 #include "common/json/error_fields.h"
-#include "common/net/error_response.h"
+#include "tracker/gateway/answering_route.h"
 #include "tracker/gateway/endpoints.h"
 #include "tracker/gateway/request_fields.h"
 
 // POST /v1/completions
 namespace mesh::gateway {
 namespace {
-
-constexpr std::size_t kMaxBody = std::size_t{16} << 20;
-constexpr json::Limits kLimits{.max_bytes = kMaxBody, .max_depth = 32, .max_values = 1 << 21};
-
-std::int64_t unix_now() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 StatusOr<std::vector<TokenId>> read_ids(const Model& model, const json::View& prompt) {
   MESH_ASSIGN_OR_RETURN(const std::vector<json::View> items, prompt.elements());
@@ -77,43 +67,23 @@ Status check_fields(const json::View& body) {
   return absl::OkStatus();
 }
 
-StatusOr<Job> read_job(Backend& backend, const net::Request& request, const EndpointOptions& options) {
-  MESH_ASSIGN_OR_RETURN(const json::Value value, json::parse(request.body, kLimits));
-  const json::View body(value);
-  MESH_ASSIGN_OR_RETURN(CommonFields fields, read_common(body));
-  MESH_ASSIGN_OR_RETURN(const Model* const model, find_model(backend, fields.model));
-  MESH_RETURN_IF_ERROR(check_fields(body));
-  MESH_RETURN_IF_ERROR(apply_defaults(body, model->defaults, fields));
-  MESH_ASSIGN_OR_RETURN(const auto asked, body.get_optional<std::uint32_t>("max_tokens"));
-  if (asked && *asked == 0) {
-    return json::with_param(error(StatusCode::kInvalidArgument, "max_tokens: must be at least 1"),
-                            "max_tokens");
-  }
-  Job job;
-  MESH_ASSIGN_OR_RETURN(job.ask.prompt, read_prompt(*model, body));
-  MESH_ASSIGN_OR_RETURN(job.ask.max_tokens, answer_tokens(*model, job.ask.prompt.size(), asked,
-                                                          options.completion_tokens, "prompt"));
-  job.ask.identity = model->identity;
-  job.ask.eos_ids = model->defaults.eos_ids;
-  job.ask.sampling = fields.sampling;
-  job.ask.request_id = request.request_id;
-  job.tokenizer = model->tokenizer;
-  job.stops = std::move(fields.stops);
-  job.stream = fields.stream;
-  job.include_usage = fields.include_usage;
-  job.shape = std::make_shared<CompletionShape>(model->name, unix_now());
-  return job;
+std::shared_ptr<const Shape> shape(const std::string& model, std::int64_t unix_seconds) {
+  return std::make_shared<CompletionShape>(model, unix_seconds);
 }
 
 }  // namespace
 
 net::Route completions_route(Backend& backend, EndpointOptions options) {
-  const auto handle = [&backend, options](net::Request& request) {
-    auto job = read_job(backend, request, options);
-    if (!job.ok()) return net::error_response(job.status());
-    return respond(backend, *std::move(job), request, options.respond);
-  };
-  return {"POST", "/v1/completions", net::Access::kApiKey, handle, kMaxBody, true};
+  return answering_route(backend,
+                         {.path = "/v1/completions",
+                          .most_values = 1 << 21,
+                          .check_fields = check_fields,
+                          .length_fields = {"max_tokens"},
+                          .fallback_tokens = options.completion_tokens,
+                          .prompt_field = "prompt",
+                          .read_prompt = read_prompt,
+                          .shape = shape},
+                         options.respond);
 }
 
 }  // namespace mesh::gateway

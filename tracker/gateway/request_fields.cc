@@ -108,6 +108,19 @@ StatusOr<const Model*> find_model(const Backend& backend, const std::string& nam
       "model_not_found");
 }
 
+StatusOr<std::optional<std::uint32_t>> asked_tokens(const json::View& body,
+                                                    const std::vector<std::string_view>& fields) {
+  for (const std::string_view field : fields) {
+    MESH_ASSIGN_OR_RETURN(const auto value, body.get_optional<std::uint32_t>(field));
+    if (!value) continue;
+    if (*value == 0) {
+      return json::with_param(error(StatusCode::kInvalidArgument, "{}: must be at least 1", field), field);
+    }
+    return value;
+  }
+  return std::optional<std::uint32_t>{};
+}
+
 StatusOr<std::uint32_t> answer_tokens(const Model& model, std::size_t prompt_tokens,
                                       std::optional<std::uint32_t> asked, std::uint32_t fallback,
                                       std::string_view param) {

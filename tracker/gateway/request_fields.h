@@ -16,7 +16,6 @@ namespace mesh::gateway {
 /// What chat and completions have in common.
 struct CommonFields {
   std::string model;
-  std::optional<std::uint32_t> max_tokens;
   wire::Sampling sampling;
   std::vector<std::string> stops;
   bool stream = false;
@@ -43,6 +42,10 @@ Status only_known(const json::View& body, std::initializer_list<std::string_view
 
 /// The model of that name, or kNotFound "model_not_found".
 StatusOr<const Model*> find_model(const Backend& backend, const std::string& name);
+
+/// The first of `fields` that is there, at least 1; kInvalidArgument with the field as param.
+StatusOr<std::optional<std::uint32_t>> asked_tokens(const json::View& body,
+                                                    const std::vector<std::string_view>& fields);
 
 /// Tokens of the answer: what the request asks, else `fallback`, within the context. kInvalidArgument
 /// "context_length_exceeded" with `param` when prompt and answer do not fit.
