@@ -28,6 +28,8 @@ inline constexpr auto kBodyPatience = 200ms;
 /// One write to a client that does not read.
 inline constexpr auto kWriteTimeout = 30s;
 inline constexpr auto kIdleTimeout = 75s;
+/// After an answer, that its worker waits for the connection's next request; longer than most decode steps.
+inline constexpr auto kStay = 50ms;
 /// After an answer that ends the connection, for the client to read it while what it still sends is thrown
 /// away.
 inline constexpr auto kLinger = 2s;

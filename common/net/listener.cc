@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -229,7 +230,8 @@ void Listener::dispatch(const ConnectionPtr& connection) {
 void Listener::serve(const ConnectionPtr& connection) {
   bool keep = true;
   while (keep && !stopping_) {
-    const auto head = head_size(connection->input);
+    auto head = head_size(connection->input);
+    if (!head && connection->served > 0 && next_comes_soon(connection)) head = head_size(connection->input);
     if (!head) break;
     if (const Status fits = check_head(std::string_view(connection->input).substr(0, *head)); !fits.ok()) {
       connection->send(refusal_bytes(*context_, fits, *connection));
@@ -256,6 +258,21 @@ void Listener::serve(const ConnectionPtr& connection) {
   const std::lock_guard lock(mutex_);
   --active_;
   all_done_.notify_all();
+}
+
+bool Listener::next_comes_soon(const ConnectionPtr& connection) {
+  if (active_requests() > context_->options.threads / 2) return false;
+  const TimePoint deadline = now() + limits::kStay;
+  std::array<char, 16384> buffer;
+  while (!stopping_ && connection->input.size() <= limits::kMaxHeadBytes) {
+    if (head_size(connection->input)) return true;
+    if (!connection->wait(POLLIN, deadline)) return false;
+    const long count = connection->receive(buffer.data(), buffer.size());
+    if (count == Connection::kWouldBlock) continue;
+    if (count <= 0) return false;  // parked, where the listener's thread sees the end
+    connection->input.append(buffer.data(), static_cast<std::size_t>(count));
+  }
+  return false;
 }
 
 void Listener::refuse(const ConnectionPtr& connection, const Status& status) {

@@ -68,6 +68,9 @@ class Listener final : public Server {
   void drain(const ConnectionPtr& connection);
   void dispatch(const ConnectionPtr& connection);
   void serve(const ConnectionPtr& connection);
+  /// Waits on the worker's thread for the head of the next request, for at most limits::kStay and only while
+  /// half of the threads are free: a busy connection spares the way over the listener's thread.
+  bool next_comes_soon(const ConnectionPtr& connection);
   void refuse(const ConnectionPtr& connection, const Status& status);
   /// Half closes and waits for the client to read the answer. These two want connection->mutex held.
   void linger(const ConnectionPtr& connection);

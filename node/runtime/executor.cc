@@ -21,6 +21,13 @@ void Executor::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
+void Executor::free(std::vector<pipeline::CacheId>& caches) {
+  if (queue_.size() > kCapacity / 2) return;
+  Job job(std::move(caches));
+  queue_.try_push(job);  // it fails only when stopped, when nothing need be freed
+  caches.clear();
+}
+
 void Executor::loop() {
   while (auto job = queue_.pop()) {
     if (auto* work = std::get_if<StepJob>(&*job)) {

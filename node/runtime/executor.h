@@ -32,7 +32,8 @@ struct StepRecord {
   Duration took{};
 };
 
-/// The one thread that runs steps, and the translation of the hop table's caches into the engine's.
+/// The one thread that runs steps, and the translation of the hop table's caches into the engine's. run() and
+/// free() never wait: the executor thread itself calls them, from the strand.
 class Executor {
  public:
   /// Called from the executor thread after each step.
@@ -45,7 +46,8 @@ class Executor {
 
   /// False when it was stopped; the work is then lost.
   bool run(StepJob job) { return queue_.push(std::move(job)); }
-  bool free(std::vector<pipeline::CacheId> caches) { return queue_.push(std::move(caches)); }
+  /// Takes the list when there is room beside steps and calls; else leaves it, to be brought again.
+  void free(std::vector<pipeline::CacheId>& caches);
   /// Runs `call` between two steps.
   bool call(std::function<void()> call) { return queue_.push(std::move(call)); }
   /// Waits for the step that runs; drops what waits.
@@ -61,7 +63,8 @@ class Executor {
   engine::Engine& engine_;
   const Done done_;
   FaultPoints* const faults_;
-  BoundedQueue<Job> queue_{1024};
+  static constexpr std::size_t kCapacity = 1024;
+  BoundedQueue<Job> queue_{kCapacity};
   std::map<pipeline::CacheId, engine::CacheId> caches_;
   std::thread thread_;
 };

@@ -45,7 +45,7 @@ struct LaneOptions {
 };
 
 /// One lane to one next hop or head: a queue and the threads that post from it, each over its own kept
-/// connection. Coding happens here, off the engine thread. A failed post is told, never repeated: the hop
+/// connection. Coding happens here, off the strand and the executor. A failed post is told, never repeated: the hop
 /// table backs off.
 class Lane {
  public:

@@ -10,7 +10,7 @@
 
 namespace mesh {
 
-/// All lanes of a node, made when they are first needed. Owned by the engine thread; counters() from any
+/// All lanes of a node, made when they are first needed. Owned by the node's strand; counters() from any
 /// thread.
 class Lanes {
  public:

@@ -54,7 +54,7 @@ NodeRuntime::NodeRuntime(NodeOptions options, std::unique_ptr<engine::Engine> en
           options_.faults),
       forwards_(*engine_),
       next_second_(clock_.now()) {
-  thread_ = std::thread([this] { loop(); });
+  alarm_.set(next_second_);
 }
 
 NodeRuntime::~NodeRuntime() {
@@ -63,8 +63,8 @@ NodeRuntime::~NodeRuntime() {
 
 void NodeRuntime::stop() {
   book_.close();
-  commands_.close();
-  if (thread_.joinable()) thread_.join();
+  strand_.close();
+  alarm_.stop();
   lanes_.stop();
   if (local_head_ != nullptr) local_head_->stop();
   executor_.stop();
@@ -75,9 +75,9 @@ auto NodeRuntime::ask(Call call) -> std::optional<std::invoke_result_t<Call>> {
   using Result = std::invoke_result_t<Call>;
   auto promise = std::make_shared<std::promise<std::optional<Result>>>();
   auto future = promise->get_future();
-  const bool pushed =
-      commands_.push([promise, call = std::move(call)]() mutable { promise->set_value(call()); });
-  if (!pushed) return std::nullopt;
+  const bool posted =
+      strand_.post([promise, call = std::move(call)]() mutable { promise->set_value(call()); });
+  if (!posted) return std::nullopt;
   return future.get();
 }
 
@@ -175,22 +175,7 @@ wire::SegmentAnswer NodeRuntime::accept_one(Arrival arrival) {
   return table_.accept(std::move(arrival.segment), now());
 }
 
-void NodeRuntime::loop() {
-  while (true) {
-    const bool ending = commands_.closed();  // asked first: what was pushed before is still carried out
-    const auto due = table_.next_wakeup();
-    auto command = commands_.pop_until(due ? std::min(*due, next_second_) : next_second_);
-    if (!command && ending) return;
-    // Whatever has come meanwhile is taken in before anything is sent: steps and frames then carry more.
-    for (std::size_t taken = 0; command && taken < 1024; ++taken) {
-      (*command)();
-      command = commands_.try_pop();
-    }
-    if (command) (*command)();
-    pump();
-  }
-}
-
+// Whatever has come meanwhile was taken in before: steps and frames then carry more.
 void NodeRuntime::pump() {
   const TimePoint at = now();
   const auto due = table_.next_wakeup();
@@ -199,7 +184,10 @@ void NodeRuntime::pump() {
   if (!step_running_) step_running_ = begin_step();
   send_frames();
   send_to_heads();
-  if (auto freed = table_.take_freed(); !freed.empty()) executor_.free(std::move(freed));
+  for (const pipeline::CacheId cache : table_.take_freed()) freed_.push_back(cache);
+  if (!freed_.empty()) executor_.free(freed_);
+  const auto next = table_.next_wakeup();
+  alarm_.set(next ? std::min(*next, next_second_) : next_second_);
 }
 
 void NodeRuntime::every_second() {
@@ -240,7 +228,7 @@ void NodeRuntime::step_done(pipeline::StepOutput output, const StepRecord& recor
     }
   }
   auto shared = std::make_shared<pipeline::StepOutput>(std::move(output));
-  commands_.push([this, shared] {
+  strand_.post([this, shared] {
     table_.step_done(std::move(*shared), now());
     step_running_ = false;
     if (local_head_ == nullptr || running_heads_.empty()) return;
@@ -285,7 +273,7 @@ void NodeRuntime::send_to_heads() {
 
 void NodeRuntime::frame_done(std::uint64_t id, StatusOr<std::vector<wire::SegmentAnswer>> answers) {
   if (!answers.ok()) answers = detached(answers.status());
-  commands_.push([this, id, answers = std::move(answers)] {
+  strand_.post([this, id, answers = std::move(answers)] {
     if (answers.ok()) {
       table_.frame_answered(id, *answers, now());
     } else {
@@ -296,7 +284,7 @@ void NodeRuntime::frame_done(std::uint64_t id, StatusOr<std::vector<wire::Segmen
 
 void NodeRuntime::ask_done(std::uint64_t id, StatusOr<wire::CursorsReply> reply) {
   if (!reply.ok()) reply = detached(reply.status());
-  commands_.push([this, id, reply = std::move(reply)] {
+  strand_.post([this, id, reply = std::move(reply)] {
     if (reply.ok()) {
       table_.ask_answered(id, *reply, now());
     } else {
@@ -307,7 +295,7 @@ void NodeRuntime::ask_done(std::uint64_t id, StatusOr<wire::CursorsReply> reply)
 
 void NodeRuntime::tokens_done(std::uint64_t id, StatusOr<std::vector<wire::TokenAnswer>> answers) {
   if (!answers.ok()) answers = detached(answers.status());
-  commands_.push([this, id, answers = std::move(answers)] {
+  strand_.post([this, id, answers = std::move(answers)] {
     if (answers.ok()) {
       table_.tokens_answered(id, *answers, now());
     } else {
@@ -317,7 +305,7 @@ void NodeRuntime::tokens_done(std::uint64_t id, StatusOr<std::vector<wire::Token
 }
 
 void NodeRuntime::report_done(std::uint64_t id, const Status& status) {
-  commands_.push([this, id, delivered = status.ok()] {
+  strand_.post([this, id, delivered = status.ok()] {
     if (delivered) {
       table_.report_answered(id);
     } else {
@@ -332,7 +320,7 @@ Status NodeRuntime::load_shard(const std::shared_ptr<hub::Checkpoint>& files, co
   if (!needed) return absl::OkStatus();
   const auto note = [&](const engine::LoadProgress& so_far) {
     shards_.note_progress(identity, spec, so_far.bytes_done, so_far.bytes_total);
-    return !commands_.closed() && (!progress || progress(so_far));
+    return !strand_.closed() && (!progress || progress(so_far));
   };
   auto shard = engine_->load(*files, identity, spec, note);
   if (!shard.ok()) {

@@ -5,11 +5,11 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <type_traits>
 #include <vector>
 
-#include "common/base/bounded_queue.h"
+#include "common/base/alarm.h"
+#include "common/base/strand.h"
 #include "node/node.h"
 #include "node/runtime/executor.h"
 #include "node/runtime/forward.h"
@@ -21,8 +21,8 @@
 
 namespace mesh {
 
-/// Node with its threads. One engine thread owns the hop table: every other thread gives it commands through
-/// a bounded queue, and it never waits for a device, a socket or another program.
+/// Node with its threads. The hop table belongs to a strand: whatever happened, on whichever thread, is a
+/// command of it, and commands never wait for a device, a socket or another program.
 class NodeRuntime final : public Node, private LaneEvents {
  public:
   NodeRuntime(NodeOptions options, std::unique_ptr<engine::Engine> engine, HeadSink* sink);
@@ -50,20 +50,17 @@ class NodeRuntime final : public Node, private LaneEvents {
   void stop() override;
 
  private:
-  using Command = std::function<void()>;
-
   void frame_done(std::uint64_t id, StatusOr<std::vector<wire::SegmentAnswer>> answers) override;
   void ask_done(std::uint64_t id, StatusOr<wire::CursorsReply> reply) override;
   void tokens_done(std::uint64_t id, StatusOr<std::vector<wire::TokenAnswer>> answers) override;
   void report_done(std::uint64_t id, const Status& status) override;
   void step_done(pipeline::StepOutput output, const StepRecord& record);
 
-  /// Runs `call` on the engine thread and waits for it; nothing when the node stops.
+  /// Runs `call` on the strand and waits for it; nothing when the node stops.
   template <class Call>
   auto ask(Call call) -> std::optional<std::invoke_result_t<Call>>;
 
-  // Engine thread only.
-  void loop();
+  // On the strand only.
   void pump();
   bool begin_step();
   void send_frames();
@@ -82,12 +79,12 @@ class NodeRuntime final : public Node, private LaneEvents {
   std::unique_ptr<engine::Engine> engine_;
   ShardSet shards_;
   SessionBook book_;
-  BoundedQueue<Command> commands_{8192};
   pipeline::HopTable table_;
   Lanes lanes_;
   std::unique_ptr<LocalHead> local_head_;
   Executor executor_;
-  ForwardSessions forwards_;  ///< executor thread only
+  std::vector<pipeline::CacheId> freed_;  ///< on their way to the executor
+  ForwardSessions forwards_;              ///< executor thread only
 
   bool step_running_ = false;
   std::vector<wire::HopKey> running_heads_;  ///< of the running step, sessions whose input is ids
@@ -95,7 +92,8 @@ class NodeRuntime final : public Node, private LaneEvents {
 
   mutable std::mutex totals_mutex_;
   NodeFigures totals_;  ///< the step counters alone
-  std::thread thread_;
+  Strand strand_{8192, [this] { pump(); }};
+  Alarm alarm_{[this] { strand_.post([] {}); }};  ///< for what is due when nothing happens
 };
 
 }  // namespace mesh

@@ -11,8 +11,8 @@
 
 namespace mesh {
 
-/// What threads beside the engine thread must know of open sessions: keys for MACs, and who still uses which
-/// layers. The engine thread writes it after each change of the hop table.
+/// What threads must know without the strand of open sessions: keys for MACs, and who still uses which
+/// layers. The strand writes it after each change of the hop table.
 class SessionBook {
  public:
   struct Entry {

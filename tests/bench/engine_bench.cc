@@ -96,23 +96,30 @@ class Stages {
   std::vector<LayerRange> ranges_;
 };
 
+/// Medians over all rounds: a mesh's figures are medians, too.
 struct Times {
-  double prefill = 1e9;  // seconds of kPrompt tokens
-  double token = 1e9;    // seconds of one decode step of all sessions, right after a short prompt
+  double prefill = 0;  // seconds of kPrompt tokens
+  double token = 0;    // seconds of one decode step of all sessions, right after a short prompt
 };
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
 
 Times measure(Engine& engine, const std::shared_ptr<const Shard>& shard, std::uint32_t stages,
               std::size_t count) {
-  Times best;
+  std::vector<double> prefills, tokens;
   Stages chain(engine, shard, stages);
-  for (int round = 0; round < 3; ++round) {
+  for (int round = 0; round < 5; ++round) {
     std::vector<Session> one{chain.open()};
     const double start = now();
     for (std::size_t at = 0; at < kPrompt; at += kChunk) {
       one[0].feed.assign(kChunk, static_cast<TokenId>(at % 1000 + 5));
       chain.step(one, at + kChunk == kPrompt);
     }
-    best.prefill = std::min(best.prefill, now() - start);
+    prefills.push_back(now() - start);
     chain.close(one[0]);
 
     std::vector<Session> sessions(count);
@@ -124,11 +131,11 @@ Times measure(Engine& engine, const std::shared_ptr<const Shard>& shard, std::ui
     for (std::size_t token = 0; token < kDecode; ++token) {
       const double begin = now();
       chain.step(sessions, true);
-      best.token = std::min(best.token, now() - begin);
+      tokens.push_back(now() - begin);
     }
     for (const Session& session : sessions) chain.close(session);
   }
-  return best;
+  return {median(prefills), median(tokens)};
 }
 
 void run(const Settings& settings) {

@@ -60,22 +60,14 @@ class Mesh:
         began = time.monotonic()
         connection.request("POST", "/v1/completions", json.dumps(request), {"Content-Type": "application/json"})
         reply = connection.getresponse()
-        answer = Answer()
         if reply.status != 200:
             raise AssertionError(f"{reply.status}: {reply.read().decode()}\n{self.tracker.text()}")
-        while line := reply.readline():
-            if not line.startswith(b"data: {"):
-                continue
-            event = json.loads(line[6:])
-            if "error" in event:
-                raise AssertionError(event["error"])
-            answer.tokens = (event.get("usage") or {}).get("completion_tokens", answer.tokens)
-            for choice in event["choices"]:
-                answer.text += choice["text"]
-                if choice["text"]:
-                    answer.last = time.monotonic() - began
-                    answer.first = answer.first or answer.last
-        answer.total = time.monotonic() - began
+        # Taken in now, read later: the client shares the cores with what it measures.
+        pieces = []
+        while piece := reply.read1(65536):
+            pieces.append((time.monotonic() - began, piece))
+        answer = Answer(total=time.monotonic() - began)
+        answer.read(pieces)
         connection.close()
         return answer
 
@@ -87,6 +79,25 @@ class Answer:
     first: float = 0
     last: float = 0
     total: float = 0
+
+    def read(self, pieces: list[tuple[float, bytes]]) -> None:
+        """`pieces` of the event stream, each with its time; an event counts when its end is there."""
+        text = b""
+        for seconds, piece in pieces:
+            *lines, text = (text + piece).split(b"\n")
+            for line in lines:
+                if line.startswith(b"data: {"):
+                    self.take(json.loads(line[6:]), seconds)
+
+    def take(self, event: dict, seconds: float) -> None:
+        if "error" in event:
+            raise AssertionError(event["error"])
+        self.tokens = (event.get("usage") or {}).get("completion_tokens", self.tokens)
+        for choice in event["choices"]:
+            self.text += choice["text"]
+            if choice["text"]:
+                self.last = seconds
+                self.first = self.first or seconds
 
     @property
     def token_seconds(self) -> float:

@@ -9,7 +9,7 @@
 
 namespace mesh::tracker {
 
-/// Events of one session on their way from the head thread to the request's thread. The head thread pushes;
+/// Events of one session on their way from the head to the request's thread. The head pushes;
 /// it never waits here: an answer has at most max_tokens + 1 events.
 class AnswerQueue {
  public:

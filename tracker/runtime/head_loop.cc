@@ -13,9 +13,8 @@
 namespace mesh::tracker {
 namespace {
 
-/// The head thread answers within microseconds; this bounds the wait when the program ends.
+/// The head answers within microseconds; this bounds the wait when the program ends.
 constexpr auto kHeadPatience = std::chrono::seconds(5);
-constexpr auto kIdle = std::chrono::seconds(1);
 
 Status ended() {
   return error(StatusCode::kUnavailable, "the tracker is stopping");
@@ -49,41 +48,32 @@ HeadLoop::HeadLoop(Options options, Routes& routes, PeerCalls& peers, log::Logge
 
 void HeadLoop::run(Node& node) {
   node_ = &node;
-  thread_ = std::thread([this] { loop(); });
 }
 
 void HeadLoop::stop() {
-  work_.close();
-  if (thread_.joinable()) thread_.join();
-}
-
-bool HeadLoop::post(Work work) {
-  return work_.push(std::move(work));
-}
-
-void HeadLoop::loop() {
-  while (true) {
-    const auto wake = table_.next_wakeup();
-    const TimePoint latest = now() + kIdle;
-    auto work = work_.pop_until(wake ? std::min(*wake, latest) : latest);
-    if (!work && work_.closed()) break;
-    // Everything that waits goes in before the actions come out, so that a burst of tokens makes one batch of
-    // frames.
-    for (int taken = 0; work; ++taken) {
-      (*work)();
-      work = taken < 256 ? work_.try_pop() : std::nullopt;
-    }
-    table_.tick(now());
-    for (auto actions = table_.take_actions(); !actions.empty(); actions = table_.take_actions()) {
-      carry_out(actions);
-    }
-    failovers_ = table_.stats().failovers;
-  }
+  strand_.close();
+  alarm_.stop();
   for (const auto& [session, queue] : answers_) queue->push(gateway::End{ended(), gateway::EndReason::kStop});
+  answers_.clear();
+}
+
+bool HeadLoop::post(Strand::Command work) {
+  return strand_.post(std::move(work));
+}
+
+// Everything that waited went in before the actions come out, so that a burst of tokens makes one batch of
+// frames.
+void HeadLoop::settle() {
+  table_.tick(now());
+  for (auto actions = table_.take_actions(); !actions.empty(); actions = table_.take_actions()) {
+    carry_out(actions);
+  }
+  failovers_ = table_.stats().failovers;
+  if (const auto due = table_.next_wakeup()) alarm_.set(*due);
 }
 
 StatusOr<std::shared_ptr<gateway::Answer>> HeadLoop::ask(gateway::Ask ask) {
-  if (draining_ || work_.closed()) return ended();
+  if (draining_ || strand_.closed()) return ended();
   MESH_RETURN_IF_ERROR(mesh_.available(ask.identity));
   if (sessions_.fetch_add(1) >= options_.max_sessions) {
     --sessions_;

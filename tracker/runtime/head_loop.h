@@ -6,10 +6,10 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <thread>
 #include <vector>
 
-#include "common/base/bounded_queue.h"
+#include "common/base/alarm.h"
+#include "common/base/strand.h"
 #include "common/log/log.h"
 #include "common/net/server.h"
 #include "common/wire/control.h"
@@ -22,7 +22,7 @@
 
 namespace mesh::tracker {
 
-/// What the head must know of the mesh. Called from the head thread; must not wait.
+/// What the head must know of the mesh. Called on the head's strand; must not wait.
 class Routes {
  public:
   virtual ~Routes() = default;
@@ -37,8 +37,9 @@ class Routes {
   virtual Status available(const ModelIdentity& identity) = 0;
 };
 
-/// The thread that owns the HeadTable. It calls the embedded node directly and other hops through PeerCalls;
-/// it never waits for another program. Requests' threads and HTTP threads hand it events.
+/// The strand that owns the HeadTable. It calls the embedded node directly and other hops through PeerCalls;
+/// it never waits for another program. Requests' threads and HTTP threads hand it events, holding no lock
+/// that Routes or an answer takes.
 class HeadLoop final : public gateway::Backend, public HeadSink {
  public:
   struct Options {
@@ -53,7 +54,7 @@ class HeadLoop final : public gateway::Backend, public HeadSink {
 
   /// `node`: the embedded one, which has this object as its sink. Call once, before anything is asked.
   void run(Node& node);
-  /// Ends running answers with kUnavailable and joins the thread.
+  /// Ends running answers with kUnavailable.
   void stop();
 
   // gateway::Backend
@@ -76,11 +77,10 @@ class HeadLoop final : public gateway::Backend, public HeadSink {
 
  private:
   class Handle;
-  using Work = std::function<void()>;
 
   /// False when the loop has ended; `work` is then dropped.
-  bool post(Work work);
-  void loop();
+  bool post(Strand::Command work);
+  void settle();
   void carry_out(const std::vector<head::HeadAction>& actions);
   void carry_out(const head::HeadAction& action);
   void route(const head::RouteWanted& wanted);
@@ -106,12 +106,12 @@ class HeadLoop final : public gateway::Backend, public HeadSink {
   const SteadyClock clock_;
   head::HeadTable table_;
   Node* node_ = nullptr;
-  BoundedQueue<Work> work_{1 << 16};
   std::map<SessionId, std::shared_ptr<AnswerQueue>> answers_;
   std::atomic<std::size_t> sessions_ = 0;
   std::atomic<std::uint64_t> failovers_ = 0;
   std::atomic<bool> draining_ = false;
-  std::thread thread_;
+  Strand strand_{1 << 16, [this] { settle(); }};
+  Alarm alarm_{[this] { strand_.post([] {}); }};  ///< for the table's deadlines
 };
 
 }  // namespace mesh::tracker

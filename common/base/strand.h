@@ -1,0 +1,44 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace mesh {
+
+/// Runs commands one after another without a thread of its own: who posts runs what waits, unless another
+/// thread is at it, which then runs this command, too. So state that only commands touch needs no lock, and a
+/// command costs no thread switch. After each batch `settle` runs once, as a command does: it acts on what
+/// the batch changed. Commands and `settle` must not block; they may post, which only queues.
+class Strand {
+ public:
+  using Command = std::function<void()>;
+
+  Strand(std::size_t capacity, Command settle);
+  ~Strand() { close(); }
+  Strand(const Strand&) = delete;
+  Strand& operator=(const Strand&) = delete;
+
+  /// Waits while the queue is full, but not inside a command. False when closed; the command is then dropped.
+  bool post(Command command);
+  /// Later posts fail. Returns when all that was posted before has run; not to be called by a command.
+  void close();
+  bool closed() const;
+
+ private:
+  void run(std::unique_lock<std::mutex>& lock);
+
+  const std::size_t capacity_;
+  const Command settle_;
+  mutable std::mutex mutex_;
+  std::condition_variable room_;
+  std::condition_variable idle_;
+  std::deque<Command> commands_;
+  std::thread::id runner_;  ///< no thread: nothing runs
+  bool closed_ = false;
+};
+
+}  // namespace mesh
