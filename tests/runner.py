@@ -4,6 +4,7 @@ A suite is a function from Options to Tally. A suite that cannot be built or sta
 nothing is silently left out.
 """
 import argparse
+import concurrent.futures
 import dataclasses
 import json
 import os
@@ -155,18 +156,23 @@ def suite_tsan(options: Options) -> Tally:
 def suite_fuzz(options: Options) -> Tally:
     if not build("fuzz", targets=("fuzzers",)):
         return Tally(failed=1)
-    total = Tally()
-    for program in sorted((ROOT / "build/fuzz/bin").glob("fuzz_*")):
-        corpus = ROOT / "tests/fuzz/corpus" / program.name
-        work = ROOT / "build/fuzz/corpus" / program.name
-        work.mkdir(parents=True, exist_ok=True)
-        command = [str(program), f"-max_total_time={options.fuzz_seconds}", "-rss_limit_mb=2048", "-timeout=10",
-                   f"-artifact_prefix={ROOT}/build/fuzz/{program.name}-", str(work), *([str(corpus)] if corpus.is_dir() else [])]
-        code, _ = run(program.name, command, timeout=options.fuzz_seconds + 120)
-        tally = Tally(passed=int(code == 0), failed=int(code != 0))
-        print(f"  {program.name} for {options.fuzz_seconds} s: {tally}", flush=True)
-        total += tally
-    return total if total != Tally() else Tally(failed=1)
+    programs = sorted((ROOT / "build/fuzz/bin").glob("fuzz_*"))
+    with concurrent.futures.ThreadPoolExecutor(jobs()) as pool:
+        tallies = list(pool.map(lambda program: fuzz(program, options), programs))
+    return sum(tallies, Tally()) if programs else Tally(failed=1)
+
+
+def fuzz(program: pathlib.Path, options: Options) -> Tally:
+    """One target for options.fuzz_seconds, from its committed corpus and from what earlier runs here found."""
+    corpus = ROOT / "tests/fuzz/corpus" / program.name
+    work = ROOT / "build/fuzz/corpus" / program.name
+    work.mkdir(parents=True, exist_ok=True)
+    command = [str(program), f"-max_total_time={options.fuzz_seconds}", "-rss_limit_mb=2048", "-timeout=10",
+               f"-artifact_prefix={ROOT}/build/fuzz/{program.name}-", str(work), *([str(corpus)] if corpus.is_dir() else [])]
+    code, _ = run(program.name, command, timeout=options.fuzz_seconds + 120)
+    tally = Tally(passed=int(code == 0), failed=int(code != 0))
+    print(f"  {program.name} for {options.fuzz_seconds} s: {tally}", flush=True)
+    return tally
 
 
 SUITES = {"house": suite_house, "unit": suite_unit, "process": suite_process, "openai": suite_openai, "asan": suite_asan,
