@@ -1,73 +1,164 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
-#include <string>
 #include <string_view>
-#include <type_traits>
-#include <vector>
+#include <tuple>
 
-#include "common/json/view.h"
 #include "common/wire/control.h"
 
-// Pieces that control messages share. Private to common/wire.
+// The fields of control messages as proto-docs/directives.md names them: one list a message, which writing
+// and reading both follow (control_json.h). Private to common/wire.
 namespace mesh::wire {
 
-template <class T>
-json::Array list_of(const std::vector<T>& items) {
-  json::Array list;
-  list.reserve(items.size());
-  for (const T& item : items) list.emplace_back(item);
-  return list;
-}
+/// `may_miss`: a reader takes a message without it, and keeps the member's default.
+template <class Message, class Member>
+struct Field {
+  std::string_view name;
+  Member Message::* member;
+  bool may_miss = false;
+};
+template <class Message, class Member>
+Field(std::string_view, Member Message::*) -> Field<Message, Member>;
+template <class Message, class Member>
+Field(std::string_view, Member Message::*, bool) -> Field<Message, Member>;
 
-template <class T, class Writer>
-json::Array list_of(const std::vector<T>& items, const Writer& write) {
-  json::Array list;
-  list.reserve(items.size());
-  for (const T& item : items) list.emplace_back(write(item));
-  return list;
-}
+template <class Message>
+struct Fields;
 
-template <class Reader>
-auto read_list(const json::View& view, std::string_view key, const Reader& read)
-    -> StatusOr<std::vector<std::decay_t<decltype(*read(view))>>> {
-  MESH_ASSIGN_OR_RETURN(const json::View list, view.field(key));
-  MESH_ASSIGN_OR_RETURN(const std::vector<json::View> items, list.elements());
-  std::vector<std::decay_t<decltype(*read(view))>> result;
-  result.reserve(items.size());
-  for (const json::View& item : items) {
-    MESH_ASSIGN_OR_RETURN(auto element, read(item));
-    result.push_back(std::move(element));
-  }
-  return result;
-}
+template <>
+struct Fields<Stamp> {
+  static constexpr std::tuple list{Field{"start", &Stamp::start}, Field{"number", &Stamp::number}};
+};
+template <>
+struct Fields<ShardStatus> {
+  static constexpr std::tuple list{Field{"model", &ShardStatus::model}, Field{"layers", &ShardStatus::layers},
+                                   Field{"state", &ShardStatus::state},
+                                   Field{"bytes_done", &ShardStatus::bytes_done},
+                                   Field{"bytes_total", &ShardStatus::bytes_total}};
+};
+template <>
+struct Fields<CatalogueEntry> {
+  using T = CatalogueEntry;
+  static constexpr std::tuple list{Field{"model", &T::model},
+                                   Field{"name", &T::name},
+                                   Field{"model_type", &T::model_type},
+                                   Field{"quantization", &T::quantization},
+                                   Field{"compute_type", &T::compute_type},
+                                   Field{"layer_count", &T::layer_count},
+                                   Field{"hidden_size", &T::hidden_size}};
+};
+template <>
+struct Fields<Join> {
+  using T = Join;
+  static constexpr std::tuple list{Field{"stamp", &T::stamp},
+                                   Field{"program_version", &T::program_version},
+                                   Field{"wire_versions", &T::wire_versions},
+                                   Field{"features", &T::features},
+                                   Field{"address", &T::address},
+                                   Field{"memory_bytes", &T::memory_bytes},
+                                   Field{"threads", &T::threads},
+                                   Field{"device", &T::device},
+                                   Field{"model_types", &T::model_types},
+                                   Field{"quantizations", &T::quantizations},
+                                   Field{"compute_types", &T::compute_types},
+                                   Field{"shards", &T::shards},
+                                   Field{"highest_epoch", &T::highest_epoch}};
+};
+template <>
+struct Fields<JoinReply> {
+  using T = JoinReply;
+  static constexpr std::tuple list{Field{"answers", &T::answers},
+                                   Field{"node", &T::node},
+                                   Field{"lease", &T::lease},
+                                   Field{"reply", &T::reply},
+                                   Field{"wire_version", &T::wire_version},
+                                   Field{"program_version", &T::program_version},
+                                   Field{"heartbeat_ms", &T::heartbeat_ms},
+                                   Field{"lease_ms", &T::lease_ms},
+                                   Field{"epoch", &T::epoch},
+                                   Field{"catalogue", &T::catalogue}};
+};
+template <>
+struct Fields<Directive> {
+  using T = Directive;
+  static constexpr std::tuple list{Field{"id", &T::id},
+                                   Field{"node", &T::node},
+                                   Field{"epoch", &T::epoch},
+                                   Field{"kind", &T::kind},
+                                   Field{"model", &T::model},
+                                   Field{"layers", &T::layers},
+                                   Field{"quantization", &T::quantization},
+                                   Field{"expires_in_ms", &T::expires_in_ms}};
+};
+template <>
+struct Fields<DirectiveStatus> {
+  using T = DirectiveStatus;
+  static constexpr std::tuple list{Field{"id", &T::id}, Field{"state", &T::state},
+                                   Field{"message", &T::message}};
+};
+template <>
+struct Fields<StageTime> {
+  using T = StageTime;
+  static constexpr std::tuple list{Field{"model", &T::model}, Field{"layers", &T::layers},
+                                   Field{"decode_seconds", &T::decode_seconds},
+                                   Field{"prefill_seconds", &T::prefill_seconds}};
+};
+template <>
+struct Fields<LinkFigure> {
+  using T = LinkFigure;
+  static constexpr std::tuple list{
+      Field{"address", &T::address}, Field{"round_trip_seconds", &T::round_trip_seconds},
+      Field{"bytes_per_second", &T::bytes_per_second}, Field{"compression_ratio", &T::compression_ratio}};
+};
+template <>
+struct Fields<NodeLoad> {
+  using T = NodeLoad;
+  static constexpr std::tuple list{
+      Field{"sessions", &T::sessions}, Field{"waiting_segments", &T::waiting_segments},
+      Field{"kv_blocks_used", &T::kv_blocks_used}, Field{"kv_blocks_total", &T::kv_blocks_total},
+      Field{"memory_free_bytes", &T::memory_free_bytes}};
+};
+template <>
+struct Fields<Heartbeat> {
+  using T = Heartbeat;
+  static constexpr std::tuple list{Field{"stamp", &T::stamp},
+                                   Field{"lease", &T::lease},
+                                   Field{"last_reply", &T::last_reply},
+                                   Field{"highest_epoch", &T::highest_epoch},
+                                   Field{"draining", &T::draining, true},
+                                   Field{"shards", &T::shards},
+                                   Field{"directives", &T::directives},
+                                   Field{"load", &T::load},
+                                   Field{"stage_times", &T::stage_times},
+                                   Field{"links", &T::links}};
+};
+template <>
+struct Fields<HeartbeatReply> {
+  using T = HeartbeatReply;
+  static constexpr std::tuple list{
+      Field{"answers", &T::answers},       Field{"lease", &T::lease},
+      Field{"reply", &T::reply},           Field{"epoch", &T::epoch},
+      Field{"directives", &T::directives}, Field{"catalogue", &T::catalogue, true}};
+};
+template <>
+struct Fields<Leave> {
+  static constexpr std::tuple list{Field{"stamp", &Leave::stamp}, Field{"lease", &Leave::lease}};
+};
 
 /// `names[i]` is the text of the enumerator with value i.
-template <class Enum, std::size_t N>
-std::string_view name_of(const std::array<std::string_view, N>& names, Enum value) {
-  return names.at(static_cast<std::size_t>(value));
-}
-
-template <class Enum, std::size_t N>
-StatusOr<Enum> read_enum(const json::View& view, std::string_view key,
-                         const std::array<std::string_view, N>& names) {
-  MESH_ASSIGN_OR_RETURN(const json::View field, view.field(key));
-  MESH_ASSIGN_OR_RETURN(const std::string text, field.as<std::string>());
-  for (std::size_t i = 0; i < N; ++i) {
-    if (text == names[i]) return static_cast<Enum>(i);
-  }
-  std::string known;
-  for (const std::string_view name : names) known += (known.empty() ? "" : ", ") + std::string(name);
-  return field.error("expected one of " + known);
-}
-
-json::Object stamp_object(const Stamp& stamp);
-StatusOr<Stamp> read_stamp(const json::View& view, std::string_view key);
-/// [begin, end]
-json::Array layers_array(const LayerRange& layers);
-StatusOr<LayerRange> read_layers(const json::View& view, std::string_view key);
-json::Object shard_object(const ShardStatus& shard);
-StatusOr<ShardStatus> read_shard(const json::View& view);
+template <class Enum>
+struct EnumNames;
+template <>
+struct EnumNames<ShardState> {
+  static constexpr std::array<std::string_view, 3> names{"loading", "ready", "draining"};
+};
+template <>
+struct EnumNames<DirectiveKind> {
+  static constexpr std::array<std::string_view, 2> names{"LOAD_SHARD", "DROP_SHARD"};
+};
+template <>
+struct EnumNames<DirectiveState> {
+  static constexpr std::array<std::string_view, 5> names{"accepted", "working", "done", "failed", "refused"};
+};
 
 }  // namespace mesh::wire
