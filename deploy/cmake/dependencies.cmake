@@ -1,4 +1,9 @@
 # Third-party libraries as imported targets. docs/dependencies.md says why each is here.
+if(MESH_PORTABLE)
+  set(CMAKE_FIND_LIBRARY_SUFFIXES .a .so)
+  set(Boost_USE_STATIC_LIBS ON)
+  set(OPENSSL_USE_STATIC_LIBS ON)
+endif()
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(absl REQUIRED)
@@ -24,6 +29,9 @@ target_compile_definitions(httplib INTERFACE CPPHTTPLIB_OPENSSL_SUPPORT CPPHTTPL
   CPPHTTPLIB_LISTEN_BACKLOG=1024 CPPHTTPLIB_TCP_NODELAY=true)
 target_link_libraries(httplib INTERFACE Threads::Threads OpenSSL::SSL OpenSSL::Crypto)
 
+if(MESH_PORTABLE)
+  include(portable)
+endif()
 if(MESH_TORCH)
   include(libtorch)
 endif()

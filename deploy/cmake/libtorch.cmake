@@ -17,5 +17,7 @@ target_link_libraries(torch::torch_cpu INTERFACE torch::c10)
 add_library(mesh_torch INTERFACE)
 target_link_libraries(mesh_torch INTERFACE torch::torch_cpu torch::c10)
 # libtorch_cpu itself needs libcudart and libcupti, from their own wheels.
-target_link_options(mesh_torch INTERFACE "-Wl,-rpath,${torch_home}/lib" "-Wl,-rpath,${MESH_CUDA_HOME}/lib"
-  "-Wl,-rpath-link,${MESH_CUDA_HOME}/lib" "-Wl,--allow-shlib-undefined")
+target_link_options(mesh_torch INTERFACE "-Wl,-rpath-link,${MESH_CUDA_HOME}/lib" "-Wl,--allow-shlib-undefined")
+if(NOT MESH_PORTABLE)
+  target_link_options(mesh_torch INTERFACE "-Wl,-rpath,${torch_home}/lib" "-Wl,-rpath,${MESH_CUDA_HOME}/lib")
+endif()
