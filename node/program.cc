@@ -1,17 +1,15 @@
 #include "node/program.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <filesystem>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "common/base/version.h"
 #include "common/host/data_folder_lock.h"
+#include "common/host/end_anyway.h"
 #include "common/host/host_share.h"
 #include "common/hub/file_names.h"
 #include "common/hub/open_model.h"
@@ -65,14 +63,6 @@ class Ending {
   Status why_;
 };
 
-/// Ends the process if an orderly end hangs.
-void end_anyway_after(Duration patience, int exit_code) {
-  std::thread([patience, exit_code] {
-    std::this_thread::sleep_for(patience);
-    ::_exit(exit_code);
-  }).detach();
-}
-
 class NodeProgram {
  public:
   NodeProgram(const NodeSettings& settings, const log::Logger& log, FaultPoints* faults)
@@ -81,19 +71,25 @@ class NodeProgram {
         faults_(faults),
         signals_([this] { end_by_signal(); }, config::kExitFailed) {}
 
-  Status run() {
-    MESH_RETURN_IF_ERROR(prepare());
-    MESH_RETURN_IF_ERROR(start_engine());
-    MESH_RETURN_IF_ERROR(start_server());
-    const Status result = settings_.tracker.empty() ? run_alone() : run_joined();
-    shut_down();
-    return result;
+  int run() {
+    Status result = start();
+    const bool started = result.ok();
+    if (started) result = settings_.tracker.empty() ? run_alone() : run_joined();
+    if (!result.ok()) log_.error("{}", message_of(result));
+    if (started) shut_down();
+    return result.ok() ? config::kExitDone : config::kExitFailed;
   }
 
  private:
   void end_by_signal() {
-    cancelled_ = true;
     ending_.ask(absl::OkStatus());
+    cancelled_ = true;  // a load that this ends must find that the end was asked for
+  }
+
+  Status start() {
+    MESH_RETURN_IF_ERROR(prepare());
+    MESH_RETURN_IF_ERROR(start_engine());
+    return start_server();
   }
 
   Status prepare() {
@@ -294,11 +290,7 @@ class NodeProgram {
 }  // namespace
 
 int run_node(const NodeSettings& settings, const log::Logger& log, FaultPoints* faults) {
-  NodeProgram program(settings, log, faults);
-  const Status result = program.run();
-  if (result.ok()) return config::kExitDone;
-  log.error("{}", message_of(result));
-  return config::kExitFailed;
+  return NodeProgram(settings, log, faults).run();
 }
 
 }  // namespace mesh

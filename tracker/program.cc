@@ -1,16 +1,14 @@
 #include "tracker/program.h"
 
-#include <unistd.h>
-
 #include <condition_variable>
 #include <cstdio>
 #include <filesystem>
 #include <mutex>
-#include <thread>
 
 #include "common/base/version.h"
 #include "common/config/units.h"
 #include "common/host/data_folder_lock.h"
+#include "common/host/end_anyway.h"
 #include "common/host/host_share.h"
 #include "common/net/url.h"
 #include "node/signals.h"
@@ -309,10 +307,7 @@ class TrackerProgram {
       changed_.wait_for(lock, std::chrono::milliseconds(50));
     }
     lock.unlock();
-    std::thread([] {
-      std::this_thread::sleep_for(kStopPatience);
-      ::_exit(config::kExitDone);
-    }).detach();
+    end_anyway_after(kStopPatience, config::kExitDone);
     client_server_->stop(seconds(1));
     head_->stop();
     admin_server_->stop({});

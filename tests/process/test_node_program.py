@@ -56,6 +56,11 @@ class NodeProgram(unittest.TestCase):
     def test_a_model_that_is_not_there_is_refused(self):
         self.assertIn("nowhere", self.refused("--model-id", str(self.folder / "nowhere"), "--shard-start", "0", "--shard-end", "3"))
 
+    def test_the_reason_of_an_end_is_said_before_the_end(self):
+        lines = self.refused("--model-id", GPT2, "--shard-start", "3", "--shard-end", "9").splitlines()
+        self.assertTrue(lines[-1].endswith(" ended"), lines)
+        self.assertEqual([line for line in lines if " error " in line], [line for line in lines if "[0, 6)" in line])
+
     def test_too_little_memory_is_refused_before_loading_with_the_numbers(self):
         text = self.refused("--model-id", GPT2, "--shard-start", "0", "--shard-end", "6", memory="1MiB")
         self.assertRegex(text, r"need.*free")
