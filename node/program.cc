@@ -123,7 +123,10 @@ class NodeProgram {
     log_.info("meshnet-node {}, node {}", program_version(), identity_->id().hex().substr(0, 16));
     log_.info("found: device {}, {} threads of {} cores, {} of memory, compute type {}", device_,
               share_->threads(), usable_cores(), about_size(share_->memory()), compute_);
-    if (!engine->device_note().empty()) log_.info("{}", engine->device_note());
+    if (const engine::DeviceNote& note = engine->device_note(); !note.brief.empty()) {
+      log_.info("{}", note.brief);
+      log_.debug("{}", note.details);
+    }
 
     NodeOptions node;
     node.hop.cache_bytes = options.memory_bytes;

@@ -125,7 +125,10 @@ class TrackerProgram {
     log_.info("found: device {}, {} threads of {} cores, {} of memory",
               engine->device() == engine::Device::kCuda ? "cuda" : "cpu", share_->threads(), usable_cores(),
               config::format_size(share_->memory()));
-    if (!engine->device_note().empty()) log_.info("{}", engine->device_note());
+    if (const engine::DeviceNote& note = engine->device_note(); !note.brief.empty()) {
+      log_.info("{}", note.brief);
+      log_.debug("{}", note.details);
+    }
 
     const std::string head_url = "http://" + settings_.mesh_advertise;
     MESH_RETURN_IF_ERROR(make_membership(head_url));

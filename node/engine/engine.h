@@ -163,18 +163,24 @@ struct MemoryUse {
   }
 };
 
+/// Why the CPU computes although a GPU was allowed; both empty: that is not so.
+struct DeviceNote {
+  std::string brief;    ///< one short line for a machine's owner
+  std::string details;  ///< what was found, what is needed, how to get it
+};
+
 /// Runs shards. Every method may be called from any thread; steps run one at a time, and a load never waits
 /// for one or holds one up. The engine must outlive its shards' loads and steps.
 class Engine {
  public:
   /// Errors: kFailedPrecondition when kCuda is asked for and no GPU can be used; the message says what was
-  /// found, what is needed and how to get it. With kAuto that text is in device_note() and the CPU is used.
+  /// found, what is needed and how to get it. With kAuto device_note() says so and the CPU is used.
   static StatusOr<std::unique_ptr<Engine>> create(const EngineOptions& options);
   virtual ~Engine() = default;
 
   virtual Device device() const = 0;  ///< kCpu or kCuda
   virtual ComputeType compute() const = 0;
-  virtual const std::string& device_note() const = 0;
+  virtual const DeviceNote& device_note() const = 0;
 
   /// Bytes of a shard before it is loaded, from headers alone. kResourceExhausted when it does not fit, with
   /// needed and free bytes; kInvalidArgument for a range that the model does not allow; the errors of load()

@@ -34,7 +34,7 @@ class FakeEngine final : public engine::Engine {
 
   engine::Device device() const override { return engine::Device::kCpu; }
   engine::ComputeType compute() const override { return engine::ComputeType::kFloat32; }
-  const std::string& device_note() const override { return note_; }
+  const engine::DeviceNote& device_note() const override { return note_; }
   StatusOr<engine::ShardNeeds> shard_needs(hub::Checkpoint&, const ModelIdentity&,
                                            const engine::ShardSpec&) const override {
     return engine::ShardNeeds{};
@@ -60,7 +60,7 @@ class FakeEngine final : public engine::Engine {
   };
   engine::SegmentResult run(Cache& cache, const engine::Segment& segment);
 
-  const std::string note_;
+  const engine::DeviceNote note_;
   mutable std::mutex mutex_;
   std::condition_variable gate_changed_;
   bool gate_ = true;

@@ -64,26 +64,35 @@ GpuReport judge_gpu(int driver, const std::string& driver_version, int capabilit
                                 ? fmt::format("for CUDA {}.{}", driver / 1000, driver % 1000 / 10)
                                 : driver_version;
   if (driver == 0) {
-    return {false, fmt::format("no NVIDIA driver was found; {}; install NVIDIA's driver package from its own "
-                               "repository, Debian's are older",
-                               kNeeds)};
+    return {false,
+            fmt::format("no NVIDIA driver was found; {}; install NVIDIA's driver package from its own "
+                        "repository, Debian's are older",
+                        kNeeds),
+            "no NVIDIA GPU with its driver was found"};
   }
   if (driver < kNeededDriver) {
     return {false,
             fmt::format("the NVIDIA driver is {}, too old; {}; install the driver from NVIDIA's repository "
                         "(package nvidia-open or cuda-drivers) and restart",
-                        shown, kNeeds)};
+                        shown, kNeeds),
+            fmt::format("the NVIDIA driver is {}, needed is 580 or newer", shown)};
   }
   if (capability == 0) {
-    return {false, fmt::format("driver {} reports no GPU; {}; check nvidia-smi and CUDA_VISIBLE_DEVICES",
-                               shown, kNeeds)};
+    return {
+        false,
+        fmt::format("driver {} reports no GPU; {}; check nvidia-smi and CUDA_VISIBLE_DEVICES", shown, kNeeds),
+        "the NVIDIA driver reports no GPU"};
   }
   if (capability < kNeededCapability) {
-    return {false, fmt::format("{} has compute capability {}.{}, too old; {}", name, capability / 10,
-                               capability % 10, kNeeds)};
+    return {false,
+            fmt::format("{} has compute capability {}.{}, too old; {}", name, capability / 10,
+                        capability % 10, kNeeds),
+            fmt::format("{} is too old", name)};
   }
-  return {true, fmt::format("{}, compute capability {}.{}, driver {}", name, capability / 10, capability % 10,
-                            shown)};
+  return {
+      true,
+      fmt::format("{}, compute capability {}.{}, driver {}", name, capability / 10, capability % 10, shown),
+      ""};
 }
 
 GpuReport probe_gpu() {
@@ -103,9 +112,13 @@ GpuReport probe_gpu() {
   return judge_gpu(version, shown, 10 * major + minor, name);
 }
 
-StatusOr<std::unique_ptr<DeviceOps>> open_cuda_ops(const std::string& path, bool float32_compute) {
+StatusOr<std::unique_ptr<DeviceOps>> open_cuda_ops(const std::string& path, bool float32_compute,
+                                                   std::string& found) {
   const GpuReport gpu = probe_gpu();
-  if (!gpu.usable) return error(StatusCode::kFailedPrecondition, "no usable GPU: {}", gpu.text);
+  if (!gpu.usable) {
+    found = gpu.found;
+    return error(StatusCode::kFailedPrecondition, "no usable GPU: {}", gpu.text);
+  }
   std::string reasons;
   for (const std::string& candidate : candidates(path)) {
     void* library = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -115,11 +128,15 @@ StatusOr<std::unique_ptr<DeviceOps>> open_cuda_ops(const std::string& path, bool
     }
     const auto entry = reinterpret_cast<cuda::EntryFunction>(dlsym(library, cuda::kEntryName));
     if (entry == nullptr || entry().version != cuda::kVersion) {
+      found = "the CUDA part is of another version than this program, install both anew";
       return error(StatusCode::kFailedPrecondition,
                    "{} is of another version than this program; install both anew", candidate);
     }
-    return entry().make_ops(0, float32_compute);
+    auto ops = entry().make_ops(0, float32_compute);
+    if (!ops.ok()) found = "the GPU cannot be used";
+    return ops;
   }
+  found = "a GPU is here, but the CUDA part is not: install it with deploy/setup --cuda";
   return error(
       StatusCode::kFailedPrecondition,
       "no usable GPU: found {}, but the CUDA part cannot be opened ({}); install it with deploy/setup --cuda",

@@ -20,7 +20,7 @@ constexpr std::uint64_t kLeftFree = std::uint64_t{1} << 30;
 class LocalEngine final : public Engine {
  public:
   LocalEngine(std::unique_ptr<DeviceOps> ops, Device device, ComputeType compute, std::uint64_t budget,
-              std::string note)
+              DeviceNote note)
       : ops_(std::move(ops)),
         device_(device),
         compute_(compute),
@@ -31,7 +31,7 @@ class LocalEngine final : public Engine {
 
   Device device() const override { return device_; }
   ComputeType compute() const override { return compute_; }
-  const std::string& device_note() const override { return note_; }
+  const DeviceNote& device_note() const override { return note_; }
 
   StatusOr<ShardNeeds> shard_needs(hub::Checkpoint& checkpoint, const ModelIdentity& identity,
                                    const ShardSpec& spec) const override {
@@ -125,7 +125,7 @@ class LocalEngine final : public Engine {
   const std::unique_ptr<DeviceOps> ops_;
   const Device device_;
   const ComputeType compute_;
-  const std::string note_;
+  const DeviceNote note_;
   mutable MemoryBudget budget_;
   mutable PartStore store_;
   mutable std::mutex working_mutex_;
@@ -166,16 +166,17 @@ StatusOr<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
       options.compute == ComputeType::kAuto ? ComputeType::kBfloat16 : options.compute;
   std::unique_ptr<DeviceOps> ops;
   Device device = Device::kCpu;
-  std::string note;
+  DeviceNote note;
   if (options.device != Device::kCpu) {
-    auto cuda = open_cuda_ops(options.cuda_library, compute == ComputeType::kFloat32);
+    std::string found;
+    auto cuda = open_cuda_ops(options.cuda_library, compute == ComputeType::kFloat32, found);
     if (cuda.ok()) {
       ops = *std::move(cuda);
       device = Device::kCuda;
     } else if (options.device == Device::kCuda) {
       return cuda.status();
     } else {
-      note = fmt::format("{}; computing on the CPU", message_of(cuda.status()));
+      note = {fmt::format("computing on the CPU: {}", found), std::string(message_of(cuda.status()))};
     }
   }
   if (!ops) {

@@ -226,6 +226,7 @@ TEST_F(EngineTest, TooLittleMemoryIsRefusedBeforeLoadingWithTheNumbers) {
   ASSERT_EQ(needs.status().code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(said(needs.status()), HasSubstr("free 1.0 MiB (1048576 bytes)"));
   EXPECT_THAT(said(needs.status()), HasSubstr("needed "));
+  EXPECT_THAT(said(needs.status()), HasSubstr("--memory"));
   EXPECT_FALSE(small->load(*checkpoint, {}, {{0, 6}, true, true}, {}).ok());
   EXPECT_EQ(small->memory().weight_bytes, 0u);
 

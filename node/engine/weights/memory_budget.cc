@@ -6,6 +6,14 @@
 #include "common/base/check.h"
 
 namespace mesh::engine {
+namespace {
+
+/// Options of the programs that hold layers.
+constexpr std::string_view kMoreMemory =
+    "give more with --memory, or run fewer layers: --head-layers at a tracker, --max-node-layers for its "
+    "nodes, --shard-start and --shard-end at a node alone";
+
+}  // namespace
 
 struct MemoryBudget::Reservation::State {
   std::mutex mutex;
@@ -83,8 +91,8 @@ std::string byte_text(std::uint64_t bytes) {
 }
 
 Status not_enough_memory(std::string_view what, std::uint64_t needed, std::uint64_t free) {
-  return error(StatusCode::kResourceExhausted, "not enough memory for {}: needed {}, free {}", what,
-               byte_text(needed), byte_text(free));
+  return error(StatusCode::kResourceExhausted, "not enough memory for {}: needed {}, free {}; {}", what,
+               byte_text(needed), byte_text(free), kMoreMemory);
 }
 
 }  // namespace mesh::engine

@@ -43,7 +43,7 @@ class MemoryBudget {
   };
 
   explicit MemoryBudget(std::uint64_t budget);
-  /// kResourceExhausted, naming `what`, the needed and the free bytes.
+  /// kResourceExhausted, naming `what`, the needed and the free bytes, and the options that help.
   StatusOr<Reservation> reserve(MemoryUseKind kind, std::uint64_t bytes, std::string_view what);
   Totals totals() const;
 
