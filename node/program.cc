@@ -221,7 +221,9 @@ class NodeProgram {
     models_->add(identity, checkpoint);
     const LayerRange layers{static_cast<std::uint32_t>(settings_.shard_start),
                             static_cast<std::uint32_t>(settings_.shard_end)};
-    const Status loaded = load_layers(*node_, checkpoint, identity, layers, 0, log_, *share_, cancelled_);
+    MESH_ASSIGN_OR_RETURN(const auto quantization, engine::parse_quantization(settings_.quantization.front()));
+    const Status loaded =
+        load_layers(*node_, checkpoint, identity, layers, 0, quantization, log_, *share_, cancelled_);
     if (ending_.asked()) return ending_.wait();
     MESH_RETURN_IF_ERROR(loaded);
     log_.info("ready: POST {} at {}", kForwardRoute, server_->address());

@@ -7,6 +7,7 @@
 #include "common/identity/join_key.h"
 #include "common/net/address.h"
 #include "common/net/url.h"
+#include "node/engine/models/model_profile.h"
 
 namespace mesh {
 namespace {
@@ -49,10 +50,8 @@ Status check_shard(const NodeSettings& values) {
 
 Status check_quantization(const NodeSettings& values) {
   for (const std::string& name : values.quantization) {
-    if (name != "bfloat16") {
-      return error(StatusCode::kInvalidArgument, "--quantization {} is not known; this version runs bfloat16",
-                   name);
-    }
+    const auto known = engine::parse_quantization(name);
+    if (!known.ok()) return with_context(known.status(), "--quantization");
   }
   if (values.quantization.empty())
     return error(StatusCode::kInvalidArgument, "--quantization accepts nothing");
@@ -96,7 +95,8 @@ void declare_node_settings(config::Settings& settings, NodeSettings& values) {
       .integer("threads", values.threads, 0, 1024, "CPU threads of a step; 0: cores divided by programs")
       .choice("device", values.device, {"auto", "cpu", "cuda"}, "where layers run")
       .choice("dtype", values.dtype, {"auto", "bfloat16", "float32"}, "compute type")
-      .list("quantization", values.quantization, "formats of weights that this node accepts, best first")
+      .list("quantization", values.quantization,
+            "what models may be quantised to here, best first: bfloat16 (not at all), int8, nf4")
       .text("cache-dir", values.cache_dir, "where fetched pieces of models are kept")
       .text("data-dir", values.data_dir, "where this node's key and state are kept")
       .secret("join-key", values.join_key, "text that the tracker printed; pins the tracker's key")

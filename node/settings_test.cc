@@ -73,6 +73,11 @@ TEST(NodeSettings, AnUnknownQuantizationIsRefused) {
               HasSubstr("q4_k"));
 }
 
+TEST(NodeSettings, TakesSeveralQuantizations) {
+  EXPECT_TRUE(
+      load({"--tracker", "http://127.0.0.1:8070", "--quantization", "nf4,int8,bfloat16"}).complete.ok());
+}
+
 TEST(NodeSettings, AnUnknownFlagIsAUsageError) {
   EXPECT_EQ(load({"--layers", "3"}).outcome.exit_code, 2);
 }

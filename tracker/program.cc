@@ -79,6 +79,7 @@ class TrackerProgram {
   Status open_models() {
     ServeOptions options;
     options.compute_type = settings_.dtype == "float32" ? "float32" : "bfloat16";
+    MESH_ASSIGN_OR_RETURN(options.quantization, engine::parse_quantization(settings_.quantization));
     options.manifest_cache = fs::path(settings_.data_dir) / "manifests";
     options.say = [this](std::string_view line) { log_.info("{}", line); };
     auto models = std::make_shared<std::vector<ServedModel>>();
@@ -215,6 +216,7 @@ class TrackerProgram {
     spec.range = {0, head_layers_.at(model.identity)};
     spec.embedding = true;
     spec.head = spec.range.end == model.profile.layer_count();
+    spec.quantization = model.quantization;
     return spec;
   }
 

@@ -19,6 +19,7 @@ struct TrackerSettings {
   std::string data_dir;
   std::string device = "auto";
   std::string dtype = "auto";
+  std::string quantization = "bfloat16";
   std::optional<std::uint64_t> memory;
   std::int64_t threads = 0;
   std::optional<std::uint32_t> head_layers;  ///< none: auto

@@ -179,8 +179,9 @@ void AgentLoop::run_orders() {
 
 Status AgentLoop::carry_out(const BeginLoad& order) {
   MESH_ASSIGN_OR_RETURN(const auto checkpoint, parts_.models->open(order.model));
+  MESH_ASSIGN_OR_RETURN(const auto quantization, engine::parse_quantization(order.model.quantization));
   return load_layers(parts_.node, checkpoint, order.model.model, order.layers, order.model.layer_count,
-                     parts_.log, parts_.share, cancelled_);
+                     quantization, parts_.log, parts_.share, cancelled_);
 }
 
 Status AgentLoop::carry_out(const BeginDrop& order) {

@@ -18,7 +18,8 @@ constexpr Duration kTerminalEvery = std::chrono::milliseconds(250);
 
 Status load_layers(Node& node, const std::shared_ptr<hub::Checkpoint>& checkpoint,
                    const ModelIdentity& identity, const LayerRange& layers, std::uint32_t layer_count,
-                   const log::Logger& log, HostShare& share, const std::atomic<bool>& cancelled) {
+                   engine::Quantization quantization, const log::Logger& log, HostShare& share,
+                   const std::atomic<bool>& cancelled) {
   MESH_ASSIGN_OR_RETURN(const std::string config, checkpoint->files().read_small(hub::kConfig));
   MESH_ASSIGN_OR_RETURN(const engine::ModelProfile profile, engine::read_model_profile(config));
   if (layer_count != 0 && profile.layer_count() != layer_count) {
@@ -29,7 +30,7 @@ Status load_layers(Node& node, const std::shared_ptr<hub::Checkpoint>& checkpoin
     return error(StatusCode::kOutOfRange, "layers {} are empty or outside {}, which has layers [0, {})",
                  to_string(layers), checkpoint->files().describe(), profile.layer_count());
   }
-  const engine::ShardSpec spec{layers, layers.begin == 0, layers.end == profile.layer_count()};
+  const engine::ShardSpec spec = engine::shard_of(profile, layers, quantization);
   MESH_ASSIGN_OR_RETURN(const engine::ShardNeeds needs,
                         node.engine().shard_needs(*checkpoint, identity, spec));
   log.info("layers {} of {} need {} of memory", to_string(layers), checkpoint->files().describe(),

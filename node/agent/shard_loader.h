@@ -13,6 +13,7 @@ namespace mesh {
 /// 0: any. Setting `cancelled` ends it with kCancelled, soon.
 Status load_layers(Node& node, const std::shared_ptr<hub::Checkpoint>& checkpoint,
                    const ModelIdentity& identity, const LayerRange& layers, std::uint32_t layer_count,
-                   const log::Logger& log, HostShare& share, const std::atomic<bool>& cancelled);
+                   engine::Quantization quantization, const log::Logger& log, HostShare& share,
+                   const std::atomic<bool>& cancelled);
 
 }  // namespace mesh

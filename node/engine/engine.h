@@ -42,11 +42,13 @@ struct ShardSpec {
   LayerRange range;
   bool embedding = false;
   bool head = false;
+  Quantization quantization = Quantization::kNone;  ///< as asked for: ModelProfile::quantization()
 
   friend bool operator==(const ShardSpec&, const ShardSpec&) = default;
 };
 /// The usual shard of a range: embedding when it begins the model, head when it ends it.
-ShardSpec shard_of(const ModelProfile& profile, const LayerRange& range);
+ShardSpec shard_of(const ModelProfile& profile, const LayerRange& range,
+                   Quantization quantization = Quantization::kNone);
 std::string to_string(const ShardSpec& spec);
 
 /// A loaded shard; immutable. It may be destroyed by any thread, and a running step keeps it alive.

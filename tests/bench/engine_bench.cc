@@ -1,6 +1,7 @@
 // Decode and prefill of one model in one process, over 1, 2 and 3 stages that hand bfloat16 on to each other,
 // as shares of this machine's read bandwidth and matrix rate, measured in the same run. engine_bench --model
-// FOLDER [--threads N] [--compute bfloat16|float32] [--sessions N] [--stages N] [--json]
+// FOLDER [--threads N] [--compute bfloat16|float32] [--quantization bfloat16|int8|nf4] [--sessions N]
+// [--stages N] [--json]
 
 #include <fmt/format.h>
 
@@ -21,7 +22,7 @@ using namespace engine;
 constexpr std::size_t kPrompt = 1024, kChunk = 128, kDecode = 64;
 
 struct Settings {
-  std::string model, compute = "bfloat16";
+  std::string model, compute = "bfloat16", quantization = "bfloat16";
   unsigned threads = std::thread::hardware_concurrency();
   std::size_t sessions = 1;
   std::uint32_t stages = 3;
@@ -147,7 +148,10 @@ void run(const Settings& settings) {
   const auto checkpoint = must(hub::Checkpoint::open(must(hub::open_folder(settings.model))));
   const auto profile = must(read_model_profile(must(checkpoint->files().read_small("config.json"))));
   const double start = now();
-  const auto shard = must(engine->load(*checkpoint, {}, shard_of(profile, {0, profile.layer_count()}), {}));
+  const Quantization quantization =
+      must(profile.quantization(must(parse_quantization(settings.quantization))));
+  const ShardSpec all = shard_of(profile, {0, profile.layer_count()}, quantization);
+  const auto shard = must(engine->load(*checkpoint, {}, all, {}));
   if (!settings.json)
     fmt::print("loaded {:.1f} MB in {:.2f} s\n", static_cast<double>(shard->bytes()) / 1e6, now() - start);
 
@@ -158,12 +162,13 @@ void run(const Settings& settings) {
   } else {
     fmt::print("{}\n", to_string(limits));
   }
-  const auto head_values = static_cast<double>(profile.head.matrix_values);
-  double layer_values = 0;
-  for (const PartSize& layer : profile.layers) layer_values += static_cast<double>(layer.matrix_values);
-  const double value_bytes =
-      profile.matrix_format(WeightFormat::kBfloat16) == WeightFormat::kBfloat16 ? 2 : 4;
-  const double bytes = (head_values + layer_values) * value_bytes;
+  const WeightFormat format =
+      profile.matrix_format(must(parse_weight_format(settings.compute)), quantization);
+  double layer_values = 0, bytes = static_cast<double>(profile.head.matrix_bytes(format));
+  for (const PartSize& layer : profile.layers) {
+    layer_values += static_cast<double>(layer.matrix_values);
+    bytes += static_cast<double>(layer.matrix_bytes(format));
+  }
   for (std::uint32_t stages = 1; stages <= settings.stages; ++stages) {
     const Times times = measure(*engine, shard, stages, settings.sessions);
     const double prefill = kPrompt / times.prefill;
@@ -195,6 +200,7 @@ int main(int argc, char** argv) {
   app.add_option("--model", settings.model, "Folder of the model")->required();
   app.add_option("--threads", settings.threads, "Threads");
   app.add_option("--compute", settings.compute, "bfloat16 or float32");
+  app.add_option("--quantization", settings.quantization, "bfloat16, int8 or nf4");
   app.add_option("--sessions", settings.sessions, "Sessions that decode together");
   app.add_option("--stages", settings.stages, "Measure over 1 … this many stages");
   app.add_flag("--json", settings.json, "One JSON object instead of text");

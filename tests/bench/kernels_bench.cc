@@ -1,5 +1,6 @@
 // Linear layers and attention, each figure as a share of this machine's limits measured in the same run.
 // kernels [--path portable|avx2|avx512] [--threads N] [--seconds S] [--only linear|attention]
+// [--quantization bfloat16|int8|nf4]
 
 #include <fmt/format.h>
 
@@ -14,6 +15,7 @@
 
 #include "node/engine/ops/attention.h"
 #include "node/engine/ops/linear.h"
+#include "node/engine/ops/quantise.h"
 #include "tests/bench/machine_limits.h"
 
 namespace mesh::bench {
@@ -31,7 +33,7 @@ struct HeadShape {
 };
 
 struct Settings {
-  std::string path, only;
+  std::string path, only, quantization = "bfloat16";
   int threads = static_cast<int>(std::thread::hardware_concurrency());
   double seconds = 0.3;
 };
@@ -69,7 +71,17 @@ std::vector<float> random_values(std::int64_t count) {
   return result;
 }
 
-PackedLinear random_linear(std::int64_t out, std::int64_t in, Element element) {
+PackedLinear random_linear(std::int64_t out, std::int64_t in, MatrixFormat format) {
+  if (is_quantised(format)) {
+    auto packer = QuantisedPacker::create(out, in, format);
+    std::vector<std::uint8_t> codes(static_cast<std::size_t>(code_bytes(format, in)));
+    std::mt19937 engine(1);
+    for (std::uint8_t& code : codes) code = static_cast<std::uint8_t>(engine());
+    const auto scales = random_values(in / scale_group(format, in));
+    for (std::int64_t i = 0; i < out; ++i) packer->append(codes.data(), scales.data(), 1).IgnoreError();
+    return *packer->finish();
+  }
+  const Element element = format == MatrixFormat::kBf16 ? Element::kBf16 : Element::kF32;
   auto packer = LinearPacker::create(out, in, element);
   const auto row = random_values(in);
   for (std::int64_t i = 0; i < out; ++i) packer->append_rows(row.data(), Element::kF32, 1, in).IgnoreError();
@@ -78,12 +90,13 @@ PackedLinear random_linear(std::int64_t out, std::int64_t in, Element element) {
 
 // Enough copies of a layer that together they exceed the caches, used in turn, as a model's layers are.
 void bench_linear(CpuBackend& backend, const MachineLimits& limits, double seconds, const LinearShape& shape,
-                  Element element) {
+                  MatrixFormat format) {
   const auto [n, k] = shape;
+  constexpr const char* kNames[] = {"fp32", "bf16", "int8", "nf4"};
   constexpr std::size_t kBytes = std::size_t{128} << 20;
   std::vector<PackedLinear> layers;
   for (std::size_t bytes = 0; bytes < kBytes;) {
-    layers.push_back(random_linear(n, k, element));
+    layers.push_back(random_linear(n, k, format));
     bytes += layers.back().bytes();
   }
   for (const std::int64_t m : {1, 2, 4, 8, 16, 32, 128}) {
@@ -97,7 +110,7 @@ void bench_linear(CpuBackend& backend, const MachineLimits& limits, double secon
     const double flops = count * 2.0 * static_cast<double>(m * n * k) / time;
     fmt::print(
         "linear {} {:5} × {:5}  M {:4}  {:9.1f} µs  {:5.1f} GB/s {:3.0f} %  {:6.1f} GFLOP/s {:3.0f} %\n",
-        element == Element::kBf16 ? "bf16" : "fp32", n, k, m, time / count * 1e6, bytes * 1e-9,
+        kNames[static_cast<int>(format)], n, k, m, time / count * 1e6, bytes * 1e-9,
         100 * bytes / limits.read_bytes_per_s, flops * 1e-9, 100 * flops / limits.matrix_flops);
   }
 }
@@ -150,9 +163,13 @@ int run(const Settings& settings) {
   const MachineLimits limits = measure_limits(settings.threads);
   fmt::print("path {}, {} threads\n{}\n", to_string((*backend)->path()), settings.threads, to_string(limits));
   if (settings.only != "attention") {
+    const MatrixFormat format = settings.quantization == "int8"  ? MatrixFormat::kInt8
+                                : settings.quantization == "nf4" ? MatrixFormat::kNf4
+                                                                 : MatrixFormat::kBf16;
     for (const LinearShape& shape : kLinearShapes)
-      bench_linear(**backend, limits, settings.seconds, shape, Element::kBf16);
-    bench_linear(**backend, limits, settings.seconds, kLinearShapes[2], Element::kF32);
+      bench_linear(**backend, limits, settings.seconds, shape, format);
+    if (format == MatrixFormat::kBf16)
+      bench_linear(**backend, limits, settings.seconds, kLinearShapes[2], MatrixFormat::kF32);
   }
   if (settings.only != "linear") {
     for (const Element element : {Element::kBf16, Element::kF32}) {
@@ -171,6 +188,8 @@ int main(int argc, char** argv) {
   app.add_option("--path", settings.path, "portable, avx2 or avx512; the best of the machine by default");
   app.add_option("--only", settings.only, "linear or attention")
       ->check(CLI::IsMember({"linear", "attention"}));
+  app.add_option("--quantization", settings.quantization, "of linear layers")
+      ->check(CLI::IsMember({"bfloat16", "int8", "nf4"}));
   app.add_option("--threads", settings.threads, "all cores by default")->check(CLI::PositiveNumber);
   app.add_option("--seconds", settings.seconds, "for each figure");
   CLI11_PARSE(app, argc, argv);

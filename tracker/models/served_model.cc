@@ -8,8 +8,6 @@
 namespace mesh::tracker {
 namespace {
 
-constexpr std::string_view kQuantization = "bfloat16";
-
 StatusOr<std::string> optional_file(hub::ModelFiles& files, std::string_view name) {
   if (!files.has(name)) return std::string();
   return files.read_small(name);
@@ -53,9 +51,11 @@ StatusOr<ServedModel> open_model(const std::string& spec, const ServeOptions& op
       }));
   model.manifest_text = hub::manifest_json(model.manifest);
   model.compute_type = options.compute_type;
-  model.identity = hub::identity_of(model.manifest, kQuantization, options.compute_type);
+  MESH_ASSIGN_OR_RETURN(model.quantization, model.profile.quantization(options.quantization));
+  model.identity = hub::identity_of(model.manifest, to_string(model.quantization), options.compute_type);
   MESH_ASSIGN_OR_RETURN(model.checkpoint, hub::Checkpoint::open(files));
-  model.plan = plan_profile_of(model.profile, model.identity, model.client.name, options.compute_type);
+  model.plan = plan_profile_of(model.profile, model.identity, model.client.name, options.compute_type,
+                               model.quantization);
   model.client.identity = model.identity;
   model.client.context = model.profile.max_positions;
   model.client.vocab = model.profile.vocab;
@@ -76,16 +76,16 @@ std::string client_name(const std::string& spec) {
 }
 
 ModelProfile plan_profile_of(const engine::ModelProfile& profile, const ModelIdentity& identity,
-                             const std::string& name, const std::string& compute_type) {
-  const bool wide = compute_type == "float32";
-  const auto weights = wide && profile.stated_dtype != "bfloat16" ? engine::WeightFormat::kFloat32
-                                                                  : engine::WeightFormat::kBfloat16;
-  const auto cache = wide ? engine::WeightFormat::kFloat32 : engine::WeightFormat::kBfloat16;
+                             const std::string& name, const std::string& compute_type,
+                             engine::Quantization quantization) {
+  const auto cache =
+      compute_type == "float32" ? engine::WeightFormat::kFloat32 : engine::WeightFormat::kBfloat16;
+  const engine::WeightFormat weights = profile.matrix_format(cache, quantization);
   ModelProfile plan;
   plan.identity = identity;
   plan.name = name;
   plan.model_type = profile.model_type;
-  plan.quantization = kQuantization;
+  plan.quantization = to_string(quantization);
   plan.compute_type = compute_type;
   plan.hidden_size = profile.hidden;
   for (std::uint32_t layer = 0; layer < profile.layer_count(); ++layer) {

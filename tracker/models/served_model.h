@@ -19,6 +19,7 @@ namespace mesh::tracker {
 struct ServedModel {
   ModelIdentity identity;
   std::string compute_type;
+  engine::Quantization quantization = engine::Quantization::kNone;
   std::shared_ptr<hub::Checkpoint> checkpoint;
   hub::Manifest manifest;
   std::string manifest_text;  ///< as served to nodes
@@ -30,7 +31,9 @@ struct ServedModel {
 };
 
 struct ServeOptions {
-  std::string compute_type = "bfloat16";      ///< or "float32"
+  std::string compute_type = "bfloat16";  ///< or "float32"
+  /// What models are quantised to, unless they are already.
+  engine::Quantization quantization = engine::Quantization::kNone;
   std::filesystem::path manifest_cache;       ///< hashes of files are kept here
   std::function<void(std::string_view)> say;  ///< progress lines; may be empty
 };
@@ -40,7 +43,8 @@ StatusOr<ServedModel> open_served_model(const std::string& spec, const ServeOpti
 
 /// Sizes for the planner, from the profile. `compute_type` says how wide the KV cache is.
 ModelProfile plan_profile_of(const engine::ModelProfile& profile, const ModelIdentity& identity,
-                             const std::string& name, const std::string& compute_type);
+                             const std::string& name, const std::string& compute_type,
+                             engine::Quantization quantization);
 
 /// What clients call the model: an id as it is, a folder by its last name.
 std::string client_name(const std::string& spec);

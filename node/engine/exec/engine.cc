@@ -152,13 +152,16 @@ StatusOr<ComputeType> parse_compute_type(std::string_view name) {
                name);
 }
 
-ShardSpec shard_of(const ModelProfile& profile, const LayerRange& range) {
-  return {range, range.begin == 0, range.end == profile.layer_count()};
+ShardSpec shard_of(const ModelProfile& profile, const LayerRange& range, Quantization quantization) {
+  return {range, range.begin == 0, range.end == profile.layer_count(), quantization};
 }
 
 std::string to_string(const ShardSpec& spec) {
-  return fmt::format("layers {}{}{}", to_string(spec.range), spec.embedding ? " with embedding" : "",
-                     spec.head ? " with head" : "");
+  const std::string quantised = spec.quantization == Quantization::kNone
+                                    ? std::string()
+                                    : fmt::format(" as {}", to_string(spec.quantization));
+  return fmt::format("layers {}{}{}{}", to_string(spec.range), spec.embedding ? " with embedding" : "",
+                     spec.head ? " with head" : "", quantised);
 }
 
 StatusOr<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {

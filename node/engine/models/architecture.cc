@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "node/engine/models/arch/arch.h"
+#include "node/engine/models/config_checks.h"
 
 namespace mesh::engine {
 namespace {
@@ -42,6 +43,7 @@ StatusOr<DecoderSpec> read_decoder_spec(std::string_view config_json) {
     if (family.model_type != *model_type) continue;
     auto spec = family.read(view);
     if (!spec.ok()) return with_context(spec.status(), fmt::format("config.json ({})", *model_type));
+    MESH_ASSIGN_OR_RETURN(spec->profile.stored_quantization, stored_quantization(view));
     finish_profile(*spec);
     return spec;
   }

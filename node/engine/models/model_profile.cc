@@ -2,14 +2,25 @@
 
 #include <algorithm>
 
+#include <numeric>
+
 #include "common/base/check.h"
 #include "node/engine/models/decoder_spec.h"
 
 namespace mesh::engine {
 namespace {
 
-std::uint64_t matrix_bytes(WeightFormat format) {
+constexpr std::uint64_t kNf4Block = 64;
+
+std::uint64_t value_bytes(WeightFormat format) {
   return format == WeightFormat::kBfloat16 ? 2 : 4;
+}
+
+std::uint64_t int8_bytes(std::uint64_t out, std::uint64_t in) {
+  return out * (in + sizeof(float));
+}
+std::uint64_t nf4_bytes(std::uint64_t out, std::uint64_t in) {
+  return out * (in / 2 + in / std::gcd(in, kNf4Block) * sizeof(float));
 }
 
 std::uint64_t values_of(const TensorSource& source) {
@@ -18,12 +29,15 @@ std::uint64_t values_of(const TensorSource& source) {
   return values;
 }
 
-void add(const MatrixPlan& plan, PartSize& size) {
+void add(const MatrixPlan& plan, bool stored, PartSize& size) {
   std::uint64_t values = 0;
   for (const TensorSource& source : plan.weights) values += values_of(source);
   MESH_CHECK(values == plan.in * plan.out);
   MESH_CHECK(plan.biases.empty() || plan.biases.size() == plan.weights.size());
   size.matrix_values += values;
+  size.int8_bytes += int8_bytes(plan.out, plan.in);
+  const bool whole_blocks = plan.in % kNf4Block == 0;
+  size.nf4_bytes += stored || whole_blocks ? nf4_bytes(plan.out, plan.in) : int8_bytes(plan.out, plan.in);
   for (const TensorSource& source : plan.biases) size.vector_values += values_of(source);
 }
 
@@ -32,21 +46,54 @@ void add(const NormPlan& plan, PartSize& size) {
   if (plan.bias) size.vector_values += values_of(*plan.bias);
 }
 
-PartSize size_of(const LayerPlan& plan) {
+/// A table [rows, H]: INT8 rows when `quantised`, else bfloat16.
+void add_table(const TensorSource& source, bool quantised, PartSize& size) {
+  const std::uint64_t values = values_of(source);
+  const std::uint64_t bytes = quantised ? int8_bytes(source.shape[0], source.shape[1]) : 2 * values;
+  size.matrix_values += values;
+  size.int8_bytes += bytes;
+  size.nf4_bytes += bytes;
+}
+
+PartSize size_of(const LayerPlan& plan, bool stored) {
   PartSize size;
   for (const NormPlan* norm : {&plan.attention_norm, &plan.mlp_norm}) add(*norm, size);
   for (const std::optional<NormPlan>* norm : {&plan.query_norm, &plan.key_norm}) {
     if (*norm) add(**norm, size);
   }
   for (const MatrixPlan* matrix : {&plan.qkv, &plan.attention_out, &plan.mlp_in, &plan.mlp_out})
-    add(*matrix, size);
+    add(*matrix, stored, size);
   return size;
 }
 
 }  // namespace
 
 std::string_view to_string(WeightFormat format) {
-  return format == WeightFormat::kBfloat16 ? "bfloat16" : "float32";
+  switch (format) {
+    case WeightFormat::kFloat32:
+      return "float32";
+    case WeightFormat::kInt8:
+      return "int8";
+    case WeightFormat::kNf4:
+      return "nf4";
+    case WeightFormat::kBfloat16:
+      break;
+  }
+  return "bfloat16";
+}
+
+std::string_view to_string(Quantization quantization) {
+  return quantization == Quantization::kInt8  ? "int8"
+         : quantization == Quantization::kNf4 ? "nf4"
+                                              : "bfloat16";
+}
+
+StatusOr<Quantization> parse_quantization(std::string_view name) {
+  for (const Quantization known : {Quantization::kNone, Quantization::kInt8, Quantization::kNf4}) {
+    if (name == to_string(known)) return known;
+  }
+  return error(StatusCode::kInvalidArgument, "\"{}\" is no quantization; known are bfloat16, int8, nf4",
+               name);
 }
 
 StatusOr<WeightFormat> parse_weight_format(std::string_view name) {
@@ -55,8 +102,14 @@ StatusOr<WeightFormat> parse_weight_format(std::string_view name) {
   return error(StatusCode::kInvalidArgument, "\"{}\" is no weight format; known are bfloat16, float32", name);
 }
 
+std::uint64_t PartSize::matrix_bytes(WeightFormat format) const {
+  if (format == WeightFormat::kInt8) return int8_bytes;
+  if (format == WeightFormat::kNf4) return nf4_bytes;
+  return matrix_values * value_bytes(format);
+}
+
 std::uint64_t PartSize::bytes(WeightFormat format) const {
-  return matrix_values * matrix_bytes(format) + vector_values * sizeof(float);
+  return matrix_bytes(format) + vector_values * sizeof(float);
 }
 
 bool ModelProfile::allows(const LayerRange& range) const {
@@ -66,7 +119,17 @@ bool ModelProfile::allows(const LayerRange& range) const {
   return range.begin <= range.end && cut(range.begin) && cut(range.end);
 }
 
-WeightFormat ModelProfile::matrix_format(WeightFormat compute) const {
+StatusOr<Quantization> ModelProfile::quantization(Quantization asked) const {
+  if (stored_quantization == Quantization::kNone || asked == stored_quantization) return asked;
+  if (asked == Quantization::kNone) return stored_quantization;
+  return error(StatusCode::kInvalidArgument,
+               "this checkpoint is quantised to {} and cannot become {}; use --quantization {} or bfloat16",
+               to_string(stored_quantization), to_string(asked), to_string(stored_quantization));
+}
+
+WeightFormat ModelProfile::matrix_format(WeightFormat compute, Quantization quantization) const {
+  if (quantization == Quantization::kInt8) return WeightFormat::kInt8;
+  if (quantization == Quantization::kNf4) return WeightFormat::kNf4;
   return stated_dtype == "bfloat16" ? WeightFormat::kBfloat16 : compute;
 }
 
@@ -76,14 +139,14 @@ std::uint64_t ModelProfile::weight_bytes(const LayerRange& range, bool with_embe
   for (std::uint32_t i = range.begin; i < range.end; ++i) bytes += layers.at(i).bytes(format);
   if (with_embedding) bytes += embedding.bytes(format);
   if (with_head) bytes += head.bytes(format);
-  if (with_embedding && with_head && tied_head) bytes -= head.matrix_values * matrix_bytes(format);
+  if (with_embedding && with_head && tied_head) bytes -= head.matrix_bytes(format);
   return bytes;
 }
 
 std::uint64_t ModelProfile::kv_bytes_per_token(const LayerRange& range, WeightFormat format) const {
   std::uint64_t values = 0;
   for (std::uint32_t i = range.begin; i < range.end; ++i) values += layers.at(i).kv_values;
-  return values * matrix_bytes(format);
+  return values * value_bytes(format);
 }
 
 void finish_profile(DecoderSpec& spec) {
@@ -91,21 +154,21 @@ void finish_profile(DecoderSpec& spec) {
   ModelProfile& profile = spec.profile;
   profile.hidden = spec.hidden;
   profile.vocab = spec.vocab;
+  const bool stored = profile.stored_quantization != Quantization::kNone;
   profile.layers.clear();
   profile.split_points = {0};
   for (const LayerPlan& plan : spec.layer_plans) {
-    PartSize size = size_of(plan);
+    PartSize size = size_of(plan, stored);
     size.kv_values = std::uint64_t{2} * spec.kv_heads * spec.head_dim;
     profile.layers.push_back(size);
     profile.split_points.push_back(profile.layer_count());
   }
   profile.embedding = {};
-  profile.embedding.matrix_values = values_of(spec.embedding_plan.tokens);
-  if (spec.embedding_plan.positions)
-    profile.embedding.matrix_values += values_of(*spec.embedding_plan.positions);
+  add_table(spec.embedding_plan.tokens, profile.tied_head && !stored, profile.embedding);
+  if (spec.embedding_plan.positions) add_table(*spec.embedding_plan.positions, false, profile.embedding);
   profile.head = {};
   add(spec.head_plan.norm, profile.head);
-  profile.head.matrix_values = values_of(spec.head_plan.matrix);
+  add_table(spec.head_plan.matrix, !stored, profile.head);
 }
 
 }  // namespace mesh::engine

@@ -73,6 +73,35 @@ TEST(ModelProfile, CountsATiedMatrixOnceForAShardWithBothEnds) {
   EXPECT_EQ(bytes(true, true), 100u * 32 * 2 + 32 * 4);
 }
 
+TEST(ModelProfile, CountsQuantisedBytesAsByHand) {
+  const auto profile = read_model_profile(text(with(base("llama"), "hidden_size", 64)));
+  ASSERT_TRUE(profile.ok());
+  // q, k, v 128 rows, o 64, gate and up 96 of 64 weights, down 64 rows of 48, which are no whole NF4 blocks.
+  const std::uint64_t rows = 128 + 64 + 96;
+  EXPECT_EQ(profile->layers[0].bytes(WeightFormat::kInt8), rows * (64 + 4) + 64u * (48 + 4) + 2 * 64 * 4);
+  EXPECT_EQ(profile->layers[0].bytes(WeightFormat::kNf4), rows * (32 + 4) + 64u * (48 + 4) + 2 * 64 * 4);
+  for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kNf4}) {
+    EXPECT_EQ(profile->embedding.bytes(format), 100u * 64 * 2);  // not tied: only looked up
+    EXPECT_EQ(profile->head.bytes(format), 100u * (64 + 4) + 64 * 4);
+  }
+  EXPECT_EQ(profile->matrix_format(WeightFormat::kFloat32, Quantization::kNf4), WeightFormat::kNf4);
+}
+
+TEST(ModelProfile, KnowsWhatACheckpointIsQuantisedTo) {
+  json::Object config{
+      {"quant_method", "bitsandbytes"}, {"load_in_4bit", true}, {"bnb_4bit_quant_type", "nf4"}};
+  const auto profile = read_model_profile(text(with(base("llama"), "quantization_config", config)));
+  ASSERT_TRUE(profile.ok());
+  EXPECT_EQ(*profile->quantization(Quantization::kNone), Quantization::kNf4);
+  EXPECT_FALSE(profile->quantization(Quantization::kInt8).ok());
+  // Blocks of 64 run across rows of 32 and 48: pieces of 32 and 16 have a scale each.
+  const std::uint64_t rows = 64 + 32 + 96;
+  EXPECT_EQ(profile->layers[0].bytes(WeightFormat::kNf4), rows * (16 + 4) + 32u * (24 + 12) + 2 * 32 * 4);
+  EXPECT_EQ(profile->head.bytes(WeightFormat::kNf4), 100u * 32 * 2 + 32 * 4);
+  config["bnb_4bit_quant_type"] = "fp4";
+  EXPECT_THAT(failure(with(base("llama"), "quantization_config", config)), HasSubstr("fp4"));
+}
+
 TEST(ModelProfile, AllowsRangesInsideTheModelOnly) {
   const auto profile = read_model_profile(text(base("mistral")));
   ASSERT_TRUE(profile.ok());

@@ -49,7 +49,7 @@ bool quantise_int8(const float* row, std::int64_t in, std::uint8_t* codes, float
     std::memset(codes, 0, static_cast<std::size_t>(in));
     return finite;
   }
-  const float factor = 127.0f / largest;
+  const float factor = 1.0f / largest * 127.0f;  // torch's 127 / tensor
   for (std::int64_t i = 0; i < in; ++i) {
     const float shifted = rounded_to_half(row[i]) * factor + kRoundToInteger;
     codes[i] = static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(shifted));

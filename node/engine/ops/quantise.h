@@ -7,7 +7,8 @@
 /// Quantised weights as bitsandbytes 0.50 makes and reads them, bit for bit. A row of `in` weights is `in`
 /// codes and a scale for every scale_group() of them:
 /// - kInt8: one byte a weight, two's complement; scale = absmax of the row in half precision;
-///   code = round-half-even(half(w) · (127 / scale)); w = (code · scale) · 0.007874015718698502 in float32.
+///   code = round-half-even(half(w) · ((1 / scale) · 127)); w = (code · scale) · 0.007874015718698502 in
+///   float32.
 /// - kNf4: half a byte a weight, the even weight in the high half; scale = absmax of a block of 64;
 ///   code = number of midpoints of kNf4Values below w · (1 / scale); w = kNf4Values[code] · scale.
 namespace mesh::ops {

@@ -24,13 +24,15 @@ using Tensors = std::map<std::string, EditableTensor>;
 /// A copy of a golden checkpoint whose tensors a test changes.
 class EditedCheckpoint {
  public:
+  /// `name`: of a folder of tests/golden/checkpoints, or a whole path.
   EditedCheckpoint(const std::string& name, const std::function<void(Tensors&)>& edit) {
+    const std::filesystem::path source = std::filesystem::path(golden_folder("")) / name;
     const std::string test = ::testing::UnitTest::GetInstance()->current_test_info()->name();
     folder_ = std::filesystem::temp_directory_path() / fmt::format("mesh-engine-{}-{}", test, ::getpid());
     std::filesystem::create_directories(folder_);
-    std::filesystem::copy_file(golden_folder(name) + "/config.json", folder_ / "config.json",
+    std::filesystem::copy_file(source / "config.json", folder_ / "config.json",
                                std::filesystem::copy_options::overwrite_existing);
-    const auto original = open_checkpoint(golden_folder(name));
+    const auto original = open_checkpoint(source.string());
     Tensors tensors;
     for (const auto& [tensor, file] : original->tensor_files()) {
       const auto info = *original->info(tensor);

@@ -109,11 +109,11 @@ std::shared_ptr<const Shard> load(Engine& engine, const std::string& folder, con
   return must(engine.load(*checkpoint, identity_for(folder), shard_of(profile, range), {}));
 }
 
-std::shared_ptr<const Shard> load_all(Engine& engine, const std::string& folder) {
+std::shared_ptr<const Shard> load_all(Engine& engine, const std::string& folder, Quantization quantization) {
   const auto checkpoint = open_checkpoint(folder);
   const ModelProfile profile = must(read_model_profile(must(checkpoint->files().read_small("config.json"))));
-  return must(
-      engine.load(*checkpoint, identity_for(folder), shard_of(profile, {0, profile.layer_count()}), {}));
+  const ShardSpec spec = shard_of(profile, {0, profile.layer_count()}, quantization);
+  return must(engine.load(*checkpoint, identity_for(folder), spec, {}));
 }
 
 Chain::Chain(Engine& engine, std::shared_ptr<const Shard> shard, const std::vector<std::uint32_t>& splits,

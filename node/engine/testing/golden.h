@@ -50,7 +50,8 @@ ModelIdentity identity_for(const std::string& name);
 std::unique_ptr<Engine> cpu_engine(ComputeType compute, std::uint64_t memory = std::uint64_t{1} << 30);
 /// The shard of `range`, which must load.
 std::shared_ptr<const Shard> load(Engine& engine, const std::string& folder, const LayerRange& range);
-std::shared_ptr<const Shard> load_all(Engine& engine, const std::string& folder);
+std::shared_ptr<const Shard> load_all(Engine& engine, const std::string& folder,
+                                      Quantization quantization = Quantization::kNone);
 
 /// A chain of ranges of one model in one engine, each with a cache, as hops would run it.
 class Chain {

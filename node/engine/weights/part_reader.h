@@ -10,10 +10,24 @@ namespace mesh::engine {
 /// Most source bytes that are mapped in at a time; Conv1D matrices are read whole.
 inline constexpr std::uint64_t kReadSlice = 16u << 20;
 
-/// How a matrix of these sources is kept: float32 sources stay so under float32 compute only.
-Element stored_element(const TensorCatalogue& catalogue, const MatrixPlan& plan, WeightFormat compute);
+/// What the parts of one load become.
+struct Precision {
+  WeightFormat compute = WeightFormat::kBfloat16;
+  Quantization quantization = Quantization::kNone;  ///< made at load, unless the checkpoint has it
+  bool stored = false;                              ///< the checkpoint is quantised
+};
+/// What a matrix is for: a layer's, one that logits are made with, or rows that are only looked up.
+enum class MatrixUse : std::uint8_t { kLayer, kHead, kLookUp };
+
+/// How a matrix of these sources is kept (docs/engine-contract.md, Weights). kInvalidArgument when some of
+/// its sources are quantised and some are not.
+StatusOr<ops::MatrixFormat> memory_format(const TensorCatalogue& catalogue, const MatrixPlan& plan,
+                                          const Precision& precision, MatrixUse use);
 /// Memory of the packed matrix with its bias.
-std::uint64_t packed_bytes(const TensorCatalogue& catalogue, const MatrixPlan& plan, WeightFormat compute);
+std::uint64_t packed_bytes(const MatrixPlan& plan, ops::MatrixFormat format);
+/// Memory that reading `source` takes beside the packed matrix, at most.
+std::uint64_t reading_bytes(const TensorCatalogue& catalogue, const TensorSource& source,
+                            ops::MatrixFormat format, bool transposed);
 /// A table that stands alone ([rows, H] of one tensor) as a matrix.
 MatrixPlan table_plan(const TensorSource& source);
 
@@ -21,25 +35,36 @@ MatrixPlan table_plan(const TensorSource& source);
 class PartReader {
  public:
   PartReader(const LoadContext& context, hub::Checkpoint& checkpoint, const TensorCatalogue& catalogue,
-             const ProgressCallback& progress, std::uint64_t total_bytes)
+             const Precision& precision, const ProgressCallback& progress, std::uint64_t total_bytes)
       : context_(context),
         checkpoint_(checkpoint),
         catalogue_(catalogue),
+        precision_(precision),
         progress_(progress),
         total_(total_bytes) {}
 
   StatusOr<NormWeights> norm(const NormPlan& plan);
-  StatusOr<LinearPtr> matrix(const MatrixPlan& plan);
+  StatusOr<LinearPtr> matrix(const MatrixPlan& plan, MatrixUse use);
 
  private:
   StatusOr<std::vector<float>> values(const TensorSource& source);
-  Status read_rows(const TensorSource& source, std::int64_t in, LinearLoader& loader);
-  Status read_transposed(const TensorSource& source, LinearLoader& loader);
+  StatusOr<LinearPtr> dense_matrix(const MatrixPlan& plan, Element element);
+  StatusOr<LinearPtr> quantised_matrix(const MatrixPlan& plan, ops::MatrixFormat format);
+  template <class Loader>
+  StatusOr<LinearPtr> with_bias(const MatrixPlan& plan, Loader& loader);
+  /// take(bytes, rows) for each piece of whole rows of `row_bytes` bytes.
+  template <class Take>
+  Status for_each_piece(const TensorSource& source, std::uint64_t rows, std::uint64_t row_bytes,
+                        const Take& take);
+  /// take(bytes) with the whole tensor.
+  template <class Take>
+  Status whole(const TensorSource& source, const Take& take);
   Status finished(const TensorSource& source);
 
   const LoadContext& context_;
   hub::Checkpoint& checkpoint_;
   const TensorCatalogue& catalogue_;
+  const Precision precision_;
   const ProgressCallback& progress_;
   const std::uint64_t total_;
   std::uint64_t done_ = 0;

@@ -14,6 +14,7 @@ namespace {
 
 struct TablePart {
   MatrixPlan plan;
+  MatrixUse use;
   std::vector<std::shared_ptr<const MatrixPart>*> targets;  // into the shard that is being made
 };
 struct LayerTarget {
@@ -41,6 +42,7 @@ struct ShardPlan {
 
   std::shared_ptr<LoadedShard> shard;  // has the parts that are held already
   TensorCatalogue catalogue;
+  Precision precision;
   std::vector<MissingPart> missing;
   std::uint64_t loading_bytes = 0;
   std::uint64_t disk_bytes = 0;
@@ -52,12 +54,15 @@ std::uint64_t norm_bytes(const NormPlan& plan) {
   return plan.weight.shape[0] * sizeof(float) * (plan.bias ? 2 : 1);
 }
 
-std::uint64_t layer_bytes(const TensorCatalogue& catalogue, const LayerPlan& plan, WeightFormat compute) {
+StatusOr<std::uint64_t> layer_bytes(const TensorCatalogue& catalogue, const LayerPlan& plan,
+                                    const Precision& precision) {
   std::uint64_t bytes = norm_bytes(plan.attention_norm) + norm_bytes(plan.mlp_norm);
   if (plan.query_norm) bytes += norm_bytes(*plan.query_norm);
   if (plan.key_norm) bytes += norm_bytes(*plan.key_norm);
   for (const MatrixPlan* matrix : {&plan.qkv, &plan.attention_out, &plan.mlp_in, &plan.mlp_out}) {
-    bytes += packed_bytes(catalogue, *matrix, compute);
+    MESH_ASSIGN_OR_RETURN(const ops::MatrixFormat format,
+                          memory_format(catalogue, *matrix, precision, MatrixUse::kLayer));
+    bytes += packed_bytes(*matrix, format);
   }
   return bytes;
 }
@@ -68,22 +73,38 @@ class Planner {
   Planner(const LoadContext& context, ShardPlan& plan)
       : context_(context), plan_(plan), shard_(*plan.shard) {}
 
-  void table(const TensorSource& source, std::vector<std::shared_ptr<const MatrixPart>*> targets) {
+  Status table(const TensorSource& source, MatrixUse use,
+               std::vector<std::shared_ptr<const MatrixPart>*> targets) {
     MatrixPlan matrix = table_plan(source);
-    const std::uint64_t bytes = packed_bytes(plan_.catalogue, matrix, context_.compute);
-    const auto held = context_.store.find<MatrixPart>(shard_.model, source.name);
+    MESH_ASSIGN_OR_RETURN(const ops::MatrixFormat format,
+                          memory_format(plan_.catalogue, matrix, plan_.precision, use));
+    const std::uint64_t bytes = packed_bytes(matrix, format);
+    const std::string name = named(source.name);
+    const auto held = context_.store.find<MatrixPart>(shard_.model, name);
     for (auto* target : targets) *target = held;
-    if (!held) add({source.name, bytes, TablePart{std::move(matrix), std::move(targets)}, {&source}});
+    if (!held) {
+      reads(source, format, false);
+      add({name, bytes, TablePart{std::move(matrix), use, std::move(targets)}, {&source}});
+    }
     shard_.weight_bytes += bytes;
+    return absl::OkStatus();
   }
-  void layer(std::uint32_t index) {
+  Status layer(std::uint32_t index) {
     const LayerPlan& plan = shard_.decoder->layer_plans[index];
-    const std::string name = fmt::format("layer {}", index);
+    const std::string name = named(fmt::format("layer {}", index));
     auto& target = shard_.layers[index - shard_.shape.range.begin];
-    const std::uint64_t bytes = layer_bytes(plan_.catalogue, plan, context_.compute);
+    MESH_ASSIGN_OR_RETURN(const std::uint64_t bytes, layer_bytes(plan_.catalogue, plan, plan_.precision));
     target = context_.store.find<LayerPart>(shard_.model, name);
-    if (!target) add({name, bytes, LayerTarget{&plan, &target}, sources_of(plan)});
+    if (!target) {
+      for (const MatrixPlan* matrix : {&plan.qkv, &plan.attention_out, &plan.mlp_in, &plan.mlp_out}) {
+        MESH_ASSIGN_OR_RETURN(const ops::MatrixFormat format,
+                              memory_format(plan_.catalogue, *matrix, plan_.precision, MatrixUse::kLayer));
+        for (const TensorSource& source : matrix->weights) reads(source, format, matrix->transposed);
+      }
+      add({name, bytes, LayerTarget{&plan, &target}, sources_of(plan)});
+    }
     shard_.weight_bytes += bytes;
+    return absl::OkStatus();
   }
   void final_norm() {
     const NormPlan& plan = shard_.decoder->head_plan.norm;
@@ -95,13 +116,21 @@ class Planner {
   }
 
  private:
+  /// Parts of one identity may be held in one quantization alone; the name says which, should a caller's not.
+  std::string named(std::string_view part) const {
+    const Quantization quantization = plan_.precision.quantization;
+    return quantization == Quantization::kNone ? std::string(part)
+                                               : fmt::format("{} ({})", part, to_string(quantization));
+  }
+  void reads(const TensorSource& source, ops::MatrixFormat format, bool transposed) {
+    plan_.loading_bytes =
+        std::max(plan_.loading_bytes, reading_bytes(plan_.catalogue, source, format, transposed));
+  }
   void add(MissingPart part) {
     for (const TensorSource* source : part.sources) {
       const std::uint64_t bytes = plan_.catalogue.bytes(*source);
       plan_.disk_bytes += bytes;
-      const bool whole = std::holds_alternative<LayerTarget>(part.what) &&
-                         std::get<LayerTarget>(part.what).plan->qkv.transposed;
-      plan_.loading_bytes = std::max(plan_.loading_bytes, whole ? bytes : std::min(bytes, kReadSlice));
+      plan_.loading_bytes = std::max(plan_.loading_bytes, std::min(bytes, kReadSlice));
     }
     plan_.missing.push_back(std::move(part));
   }
@@ -139,39 +168,45 @@ std::vector<const TensorSource*> needed_tensors(const DecoderSpec& decoder, cons
   return sources;
 }
 
-void plan_parts(const LoadContext& context, ShardPlan& plan) {
+Status plan_parts(const LoadContext& context, ShardPlan& plan) {
   LoadedShard& shard = *plan.shard;
   const DecoderSpec& decoder = *shard.decoder;
   Planner planner(context, plan);
-  const bool shared = shard.shape.embedding && shard.shape.head && decoder.profile.tied_head;
-  if (shared) {
-    planner.table(decoder.embedding_plan.tokens, {&shard.tokens, &shard.head_matrix});
+  const TensorSource& tokens = decoder.embedding_plan.tokens;
+  const bool tied = decoder.profile.tied_head;
+  if (shard.shape.embedding && shard.shape.head && tied) {
+    MESH_RETURN_IF_ERROR(planner.table(tokens, MatrixUse::kHead, {&shard.tokens, &shard.head_matrix}));
   } else {
-    if (shard.shape.embedding) planner.table(decoder.embedding_plan.tokens, {&shard.tokens});
-    if (shard.shape.head) planner.table(decoder.head_plan.matrix, {&shard.head_matrix});
+    const MatrixUse use = tied ? MatrixUse::kHead : MatrixUse::kLookUp;
+    if (shard.shape.embedding) MESH_RETURN_IF_ERROR(planner.table(tokens, use, {&shard.tokens}));
+    if (shard.shape.head)
+      MESH_RETURN_IF_ERROR(planner.table(decoder.head_plan.matrix, MatrixUse::kHead, {&shard.head_matrix}));
   }
   if (shard.shape.embedding && decoder.embedding_plan.positions) {
-    planner.table(*decoder.embedding_plan.positions, {&shard.positions});
+    MESH_RETURN_IF_ERROR(
+        planner.table(*decoder.embedding_plan.positions, MatrixUse::kLookUp, {&shard.positions}));
   }
   shard.layers.resize(shard.shape.range.size());
-  for (std::uint32_t i = shard.shape.range.begin; i < shard.shape.range.end; ++i) planner.layer(i);
+  for (std::uint32_t i = shard.shape.range.begin; i < shard.shape.range.end; ++i)
+    MESH_RETURN_IF_ERROR(planner.layer(i));
   if (shard.shape.head) planner.final_norm();
+  return absl::OkStatus();
 }
 
 StatusOr<std::shared_ptr<LayerPart>> read_layer(PartReader& reader, const LayerPlan& plan) {
   auto part = std::make_shared<LayerPart>();
   MESH_ASSIGN_OR_RETURN(part->attention_norm, reader.norm(plan.attention_norm));
-  MESH_ASSIGN_OR_RETURN(part->qkv, reader.matrix(plan.qkv));
+  MESH_ASSIGN_OR_RETURN(part->qkv, reader.matrix(plan.qkv, MatrixUse::kLayer));
   if (plan.query_norm) {
     MESH_ASSIGN_OR_RETURN(part->query_norm, reader.norm(*plan.query_norm));
   }
   if (plan.key_norm) {
     MESH_ASSIGN_OR_RETURN(part->key_norm, reader.norm(*plan.key_norm));
   }
-  MESH_ASSIGN_OR_RETURN(part->attention_out, reader.matrix(plan.attention_out));
+  MESH_ASSIGN_OR_RETURN(part->attention_out, reader.matrix(plan.attention_out, MatrixUse::kLayer));
   MESH_ASSIGN_OR_RETURN(part->mlp_norm, reader.norm(plan.mlp_norm));
-  MESH_ASSIGN_OR_RETURN(part->mlp_in, reader.matrix(plan.mlp_in));
-  MESH_ASSIGN_OR_RETURN(part->mlp_out, reader.matrix(plan.mlp_out));
+  MESH_ASSIGN_OR_RETURN(part->mlp_in, reader.matrix(plan.mlp_in, MatrixUse::kLayer));
+  MESH_ASSIGN_OR_RETURN(part->mlp_out, reader.matrix(plan.mlp_out, MatrixUse::kLayer));
   return part;
 }
 
@@ -184,7 +219,7 @@ struct ReadPart {
 
   Status operator()(const TablePart& table) {
     auto part = std::make_shared<MatrixPart>();
-    MESH_ASSIGN_OR_RETURN(part->matrix, reader.matrix(table.plan));
+    MESH_ASSIGN_OR_RETURN(part->matrix, reader.matrix(table.plan, table.use));
     for (auto* target : table.targets) *target = part;
     return keep(part);
   }
@@ -210,7 +245,10 @@ struct ReadPart {
 Status fetch(hub::Checkpoint& checkpoint, const ShardPlan& plan, const ProgressCallback& progress) {
   std::vector<std::string> names;
   for (const MissingPart& part : plan.missing) {
-    for (const TensorSource* source : part.sources) names.push_back(plan.catalogue.disk_name(*source));
+    for (const TensorSource* source : part.sources) {
+      const std::vector<std::string>& stored = plan.catalogue.stored(*source).names;
+      names.insert(names.end(), stored.begin(), stored.end());
+    }
   }
   return checkpoint.ensure(names, [&](const hub::Progress& fetched) {
     return !progress || fetched.bytes_total == 0 || progress({true, fetched.bytes_done, fetched.bytes_total});
@@ -232,7 +270,12 @@ StatusOr<std::shared_ptr<ShardPlan>> plan_shard(const LoadContext& context, hub:
   MESH_ASSIGN_OR_RETURN(TensorCatalogue catalogue, TensorCatalogue::make(checkpoint, *shard->decoder));
   MESH_RETURN_IF_ERROR(catalogue.check(checkpoint, needed_tensors(*shard->decoder, spec)));
   auto plan = std::make_shared<ShardPlan>(std::move(shard), std::move(catalogue));
-  plan_parts(context, *plan);
+  MESH_ASSIGN_OR_RETURN(const Quantization quantization,
+                        plan->shard->profile().quantization(spec.quantization));
+  plan->precision = {context.compute, quantization,
+                     plan->shard->profile().stored_quantization != Quantization::kNone};
+  const Status planned = plan_parts(context, *plan);
+  if (!planned.ok()) return with_context(planned, checkpoint.files().describe());
   return plan;
 }
 
@@ -256,7 +299,7 @@ StatusOr<std::shared_ptr<const LoadedShard>> load_shard(const LoadContext& conte
   MESH_ASSIGN_OR_RETURN(MemoryBudget::Reservation reserved,
                         context.budget.reserve(MemoryUseKind::kWeights, needs.total(), what));
   MESH_RETURN_IF_ERROR(fetch(checkpoint, plan, progress));
-  PartReader reader(context, checkpoint, plan.catalogue, progress, plan.disk_bytes);
+  PartReader reader(context, checkpoint, plan.catalogue, plan.precision, progress, plan.disk_bytes);
   for (const MissingPart& part : plan.missing) {
     ReadPart read{reader, context.store, plan.shard->model, part.name, reserved.split(part.bytes)};
     if (const Status status = std::visit(read, part.what); !status.ok())

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "common/hub/checkpoint.h"
+#include "node/engine/weights/bitsandbytes.h"
 
 namespace mesh::engine {
 namespace {
@@ -36,6 +37,7 @@ std::vector<const TensorSource*> joined(const Lists&... lists) {
   return all;
 }
 
+/// With what a quantised tensor may have beside it.
 std::set<std::string> all_names(const TensorCatalogue& catalogue, const DecoderSpec& spec) {
   std::vector<const TensorSource*> sources = joined(sources_of(spec.head_plan.norm));
   sources.push_back(&spec.head_plan.matrix);
@@ -43,7 +45,12 @@ std::set<std::string> all_names(const TensorCatalogue& catalogue, const DecoderS
   if (spec.embedding_plan.positions) sources.push_back(&*spec.embedding_plan.positions);
   for (const LayerPlan& layer : spec.layer_plans) sources = joined(sources, sources_of(layer));
   std::set<std::string> names;
-  for (const TensorSource* source : sources) names.insert(catalogue.disk_name(*source));
+  for (const TensorSource* source : sources) {
+    const std::string name = catalogue.disk_name(*source);
+    for (std::string& beside : bitsandbytes::names_beside(name, spec.profile.stored_quantization))
+      names.insert(std::move(beside));
+    names.insert(name);
+  }
   return names;
 }
 
@@ -86,6 +93,7 @@ std::vector<const TensorSource*> sources_of(const LayerPlan& plan) {
 StatusOr<TensorCatalogue> TensorCatalogue::make(hub::Checkpoint& checkpoint, const DecoderSpec& spec) {
   TensorCatalogue catalogue;
   catalogue.prefix_ = spec.prefixes.front();
+  catalogue.quantization_ = spec.profile.stored_quantization;
   for (const std::string& prefix : spec.prefixes) {
     if (!checkpoint.has(prefix + spec.embedding_plan.tokens.name)) continue;
     catalogue.prefix_ = prefix;
@@ -117,14 +125,21 @@ Status TensorCatalogue::check(hub::Checkpoint& checkpoint, const std::vector<con
     }
     MESH_ASSIGN_OR_RETURN(const safetensors::TensorInfo info, checkpoint.info(name));
     const std::optional<Element> element = element_of(info.dtype);
-    if (info.shape != source->shape) {
+    if (bitsandbytes::is_quantised(info, quantization_) && source->shape.size() == 2) {
+      MESH_ASSIGN_OR_RETURN(auto found, bitsandbytes::find(checkpoint, name, quantization_, source->shape));
+      if (found.problem.empty()) {
+        stored_[name] = std::move(found.tensor);
+      } else {
+        wrong.push_back(std::move(found.problem));
+      }
+    } else if (info.shape != source->shape) {
       wrong.push_back(fmt::format("{} is [{}], needed [{}]", name, fmt::join(info.shape, ", "),
                                   fmt::join(source->shape, ", ")));
     } else if (!element) {
       wrong.push_back(
           fmt::format("{} is {}, needed BF16, F16 or F32", name, safetensors::dtype_name(info.dtype)));
     } else {
-      elements_[name] = *element;
+      stored_[name] = {Quantization::kNone, *element, info.bytes, {name}};
     }
   }
   if (missing.empty() && wrong.empty()) return absl::OkStatus();
@@ -135,12 +150,6 @@ Status TensorCatalogue::check(hub::Checkpoint& checkpoint, const std::vector<con
                         name_list(wrong));
   }
   return error(StatusCode::kInvalidArgument, "{}: {}", checkpoint.files().describe(), text);
-}
-
-std::uint64_t TensorCatalogue::bytes(const TensorSource& source) const {
-  std::uint64_t values = 1;
-  for (const std::uint64_t extent : source.shape) values *= extent;
-  return values * static_cast<std::uint64_t>(ops::element_size(element(source)));
 }
 
 }  // namespace mesh::engine

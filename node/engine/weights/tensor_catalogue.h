@@ -14,6 +14,14 @@ class Checkpoint;
 
 namespace mesh::engine {
 
+/// How a tensor lies on disk.
+struct StoredTensor {
+  Quantization quantization = Quantization::kNone;
+  Element element = Element::kBf16;  ///< kBf16, kF16 or kF32 when not quantised
+  std::uint64_t bytes = 0;           ///< of `names` together
+  std::vector<std::string> names;    ///< of the tensor, then of what a quantised one has beside it
+};
+
 /// Which tensors of a checkpoint a model's plans mean. Reads headers only.
 class TensorCatalogue {
  public:
@@ -25,15 +33,18 @@ class TensorCatalogue {
     return source.prefixed ? prefix_ + source.name : source.name;
   }
   /// kInvalidArgument names all of `sources` that are missing, of a wrong shape or of a data type other than
-  /// BF16, F16 and F32; the checkpoint's own errors as they come.
+  /// BF16, F16 and F32 (or those of the model's stored quantization); the checkpoint's own errors as they
+  /// come.
   Status check(hub::Checkpoint& checkpoint, const std::vector<const TensorSource*>& sources);
-  /// After a check() that passed. kBf16, kF16 or kF32.
-  Element element(const TensorSource& source) const { return elements_.at(disk_name(source)); }
-  std::uint64_t bytes(const TensorSource& source) const;
+  /// After a check() that passed.
+  const StoredTensor& stored(const TensorSource& source) const { return stored_.at(disk_name(source)); }
+  Element element(const TensorSource& source) const { return stored(source).element; }
+  std::uint64_t bytes(const TensorSource& source) const { return stored(source).bytes; }
 
  private:
   std::string prefix_;
-  std::map<std::string, Element> elements_;
+  Quantization quantization_ = Quantization::kNone;
+  std::map<std::string, StoredTensor> stored_;
 };
 
 /// The tensors of a plan, in the order in which they are read.
