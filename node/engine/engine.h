@@ -47,8 +47,10 @@ struct ShardSpec {
   friend bool operator==(const ShardSpec&, const ShardSpec&) = default;
 };
 /// The usual shard of a range: embedding when it begins the model, head when it ends it.
-ShardSpec shard_of(const ModelProfile& profile, const LayerRange& range,
-                   Quantization quantization = Quantization::kNone);
+inline ShardSpec shard_of(const ModelProfile& profile, const LayerRange& range,
+                          Quantization quantization = Quantization::kNone) {
+  return {range, range.begin == 0, range.end == profile.layer_count(), quantization};
+}
 std::string to_string(const ShardSpec& spec);
 
 /// A loaded shard; immutable. It may be destroyed by any thread, and a running step keeps it alive.

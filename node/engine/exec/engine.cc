@@ -152,10 +152,6 @@ StatusOr<ComputeType> parse_compute_type(std::string_view name) {
                name);
 }
 
-ShardSpec shard_of(const ModelProfile& profile, const LayerRange& range, Quantization quantization) {
-  return {range, range.begin == 0, range.end == profile.layer_count(), quantization};
-}
-
 std::string to_string(const ShardSpec& spec) {
   const std::string quantised = spec.quantization == Quantization::kNone
                                     ? std::string()
