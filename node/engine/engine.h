@@ -21,11 +21,19 @@ class Checkpoint;  // common/hub/checkpoint.h
 namespace mesh::engine {
 
 enum class Device : std::uint8_t { kAuto, kCpu, kCuda };
+/// How a GPU computes; the others are for comparison, and what a GPU cannot do falls back by itself.
+enum class CudaPath : std::uint8_t {
+  kGraphs,    ///< fused kernels, replayed as CUDA graphs
+  kLaunches,  ///< fused kernels, launched one by one
+  kPortable,  ///< fused kernels without tensor cores of our own: what compute capability 7.5 runs
+  kEager,     ///< ATen, op by op
+};
 /// On a CPU arithmetic is float32 in both; kBfloat16 keeps matrices and KV in bfloat16 (kFloat32: KV in
 /// float32, and matrices in float32 unless they are bfloat16 on disk). kAuto: kBfloat16.
 enum class ComputeType : std::uint8_t { kAuto, kBfloat16, kFloat32 };
 
 StatusOr<Device> parse_device(std::string_view name);             ///< auto, cpu, cuda
+StatusOr<CudaPath> parse_cuda_path(std::string_view name);        ///< graphs, launches, portable, eager
 StatusOr<ComputeType> parse_compute_type(std::string_view name);  ///< auto, bfloat16, float32
 
 struct EngineOptions {
@@ -35,6 +43,7 @@ struct EngineOptions {
   std::uint64_t memory_bytes =
       0;                     ///< budget for weights, KV blocks and working space; 0: free memory less 1 GiB
   std::string cuda_library;  ///< libmeshnet_cuda.so; empty: beside the program
+  CudaPath cuda_path = CudaPath::kGraphs;
 };
 
 /// Layers [begin, end) with or without the embedding and the head. [0, 0) with embedding embeds only.
@@ -173,6 +182,13 @@ struct DeviceNote {
   std::string details;  ///< what was found, what is needed, how to get it
 };
 
+/// How the forwards of all steps were run.
+struct ForwardCounts {
+  std::uint64_t graphs = 0;    ///< as a CUDA graph
+  std::uint64_t launches = 0;  ///< fused kernels one by one: the first time of a shape, and shapes without a graph
+  std::uint64_t ops = 0;       ///< op by op: every forward on a CPU
+};
+
 /// Runs shards. Every method may be called from any thread; steps run one at a time, and a load never waits
 /// for one or holds one up. The engine must outlive its shards' loads and steps.
 class Engine {
@@ -198,6 +214,12 @@ class Engine {
                                                       const ModelIdentity& identity, const ShardSpec& spec,
                                                       const ProgressCallback& progress) = 0;
 
+  /// A shard without a checkpoint, for measurements: random weights of the model that a config.json describes, a
+  /// function of `seed`. The errors of load(); kFailedPrecondition where an engine has none.
+  virtual StatusOr<std::shared_ptr<const Shard>> make_synthetic(std::string_view config_json,
+                                                                const ModelIdentity& identity,
+                                                                const ShardSpec& spec, std::uint64_t seed);
+
   /// Reserves the KV blocks of `max_positions` tokens. kResourceExhausted with needed and free bytes.
   virtual StatusOr<CacheId> open_cache(const std::shared_ptr<const Shard>& shard, const LayerRange& range,
                                        Position max_positions) = 0;
@@ -208,6 +230,7 @@ class Engine {
   virtual void close_cache(CacheId cache) = 0;
   virtual StatusOr<CacheState> cache_state(CacheId cache) const = 0;
   virtual MemoryUse memory() const = 0;
+  virtual ForwardCounts forward_counts() const { return {}; }
 
   /// One forward of `range`, which the shard must hold, over all segments' rows. Each cache must have been
   /// opened for this range of this model, and occurs at most once per step. Results are in the segments'

@@ -5,6 +5,8 @@
 
 #include <stdexcept>
 
+#include "node/engine/cuda/kernels/kernels.h"
+
 namespace mesh::engine::cuda {
 namespace {
 
@@ -31,6 +33,17 @@ class Loader final : public LinearLoader {
       result_->bias.narrow(0, first, static_cast<std::int64_t>(values.size()))
           .copy_(to_gpu(values, at::kFloat));
     });
+  }
+  StatusOr<bool> fill_normal(std::uint64_t seed, float deviation) override {
+    MESH_RETURN_IF_ERROR(run([&] {
+      at::Tensor& weight = result_->weight;
+      const cudaError_t error =
+          cuda::fill_normal(stream_.stream(), weight.data_ptr(), weight.scalar_type() == at::kBFloat16,
+                            weight.numel(), seed, deviation);
+      TORCH_CHECK(error == cudaSuccess, cudaGetErrorString(error));
+      filled_ = weight.size(0);
+    }));
+    return true;
   }
   StatusOr<std::shared_ptr<const LinearWeight>> finish() override {
     MESH_RETURN_IF_ERROR(run([&] {

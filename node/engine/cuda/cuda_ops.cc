@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "node/engine/cuda/cuda_linear.h"
+#include "node/engine/cuda/cuda_stage.h"
 #include "node/engine/cuda/entry.h"
 #include "node/engine/cuda/kv_kernels.h"
 #include "node/engine/cuda/tensors.h"
+#include "node/engine/engine.h"
 
 namespace mesh::engine::cuda {
 namespace {
@@ -163,6 +165,19 @@ class CudaOps final : public DeviceOps {
   void gather_rows(ConstMatrix x, std::span<const std::int32_t> rows, Matrix out) override {
     run([&] { view(out).copy_(view(x).index_select(0, to_gpu(rows, at::kInt))); });
   }
+  StageForward* stage() override { return stage_.get(); }
+  std::uint64_t stage_bytes(const StageShape& shape) const override {
+    return stage_ ? cuda_stage_bytes(shape) : 0;
+  }
+  void use_path(CudaPath path) override {
+    stage_.reset();
+    if (float32_ || path == CudaPath::kEager) return;
+    const bool portable = path == CudaPath::kPortable;
+    run([&] {
+      stage_ = make_cuda_stage(
+          device_, {.graphs = path != CudaPath::kLaunches, .tensor_cores = !portable, .overlap = !portable});
+    });
+  }
   Status finish() override {
     run([&] { c10::cuda::getCurrentCUDAStream().synchronize(); });
     return std::exchange(status_, absl::OkStatus());
@@ -186,8 +201,8 @@ class CudaOps final : public DeviceOps {
     return to_gpu(std::span<const std::int64_t>(addresses), at::kLong);
   }
   static KvBlocks blocks(const ops::KvLayout& layout, const at::Tensor& table) {
-    return {reinterpret_cast<std::byte* const*>(table.data_ptr<std::int64_t>()),
-            layout.kv_heads * layout.head_dim, layout.element == Element::kBf16};
+    return {reinterpret_cast<std::byte* const*>(table.data_ptr<std::int64_t>()), layout.kv_heads,
+            layout.head_dim, layout.element == Element::kBf16};
   }
 
   /// [rows, keys], added to the scores.
@@ -230,6 +245,7 @@ class CudaOps final : public DeviceOps {
 
   const int device_;
   const bool float32_;
+  std::unique_ptr<StageForward> stage_;  // none: op by op
   Status status_;
 };
 

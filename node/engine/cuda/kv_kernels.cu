@@ -8,26 +8,32 @@ namespace {
 constexpr std::int64_t kBlock = 128;
 constexpr int kThreads = 256;
 
+/// Value `index` of the heads of a position.
 template <class Stored>
-__device__ Stored* slot(const KvBlocks& kv, std::int64_t position, bool values) {
+__device__ Stored& slot(const KvBlocks& kv, std::int64_t position, bool values, std::int64_t index) {
   auto* base = reinterpret_cast<Stored*>(kv.blocks[position / kBlock]);
-  return base + ((values ? kBlock : 0) + position % kBlock) * kv.width;
+  const std::int64_t head = index / kv.head_dim + (values ? kv.kv_heads : 0);
+  return base[(head * kBlock + position % kBlock) * kv.head_dim + index % kv.head_dim];
 }
 
 template <class Stored>
 __global__ void append(KvBlocks kv, const float* k, const float* v, std::int64_t stride, std::int64_t start) {
   const std::int64_t row = blockIdx.x;
-  const float* from = (blockIdx.y == 0 ? k : v) + row * stride;
-  Stored* to = slot<Stored>(kv, start + row, blockIdx.y == 1);
-  for (std::int64_t i = threadIdx.x; i < kv.width; i += blockDim.x) to[i] = static_cast<Stored>(from[i]);
+  const bool values = blockIdx.y == 1;
+  const float* from = (values ? v : k) + row * stride;
+  for (std::int64_t i = threadIdx.x; i < kv.kv_heads * kv.head_dim; i += blockDim.x) {
+    slot<Stored>(kv, start + row, values, i) = static_cast<Stored>(from[i]);
+  }
 }
 
 template <class Stored>
-__global__ void gather(KvBlocks kv, float* keys, float* values) {
-  const std::int64_t position = blockIdx.x;
-  float* to = (blockIdx.y == 0 ? keys : values) + position * kv.width;
-  const Stored* from = slot<Stored>(kv, position, blockIdx.y == 1);
-  for (std::int64_t i = threadIdx.x; i < kv.width; i += blockDim.x) to[i] = static_cast<float>(from[i]);
+__global__ void gather(KvBlocks kv, float* keys, float* values_out) {
+  const std::int64_t position = blockIdx.x, width = kv.kv_heads * kv.head_dim;
+  const bool values = blockIdx.y == 1;
+  float* to = (values ? values_out : keys) + position * width;
+  for (std::int64_t i = threadIdx.x; i < width; i += blockDim.x) {
+    to[i] = static_cast<float>(slot<Stored>(kv, position, values, i));
+  }
 }
 
 }  // namespace

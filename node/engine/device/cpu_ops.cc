@@ -168,14 +168,6 @@ class CpuOps final : public DeviceOps {
 
 }  // namespace
 
-StatusOr<std::unique_ptr<QuantisedLoader>> DeviceOps::quantised_loader(std::int64_t, std::int64_t,
-                                                                       ops::MatrixFormat) {
-  return error(
-      StatusCode::kFailedPrecondition,
-      "this device computes with bfloat16 and float32 weights alone; quantised models run on the CPU "
-      "(--device cpu)");
-}
-
 StatusOr<std::unique_ptr<DeviceOps>> make_cpu_ops(unsigned threads) {
   const unsigned count = threads != 0 ? threads : std::max(1u, std::thread::hardware_concurrency());
   MESH_ASSIGN_OR_RETURN(

@@ -39,6 +39,9 @@ class LinearLoader {
   virtual Status append_transposed(const void* data, Element type, std::int64_t outs,
                                    std::int64_t stride) = 0;
   virtual Status set_bias(std::int64_t first, std::span<const float> values) = 0;
+  /// Makes all rows at once, normal(0, deviation) values of `seed`. False: this device does not, the caller
+  /// appends rows.
+  virtual StatusOr<bool> fill_normal(std::uint64_t seed, float deviation);
   virtual StatusOr<std::shared_ptr<const LinearWeight>> finish() = 0;
 };
 
@@ -51,6 +54,10 @@ class QuantisedLoader {
   virtual Status set_bias(std::int64_t first, std::span<const float> values) = 0;
   virtual StatusOr<std::shared_ptr<const LinearWeight>> finish() = 0;
 };
+
+class StageForward;
+struct StageShape;
+enum class CudaPath : std::uint8_t;
 
 /// What the layers compute with: one implementation per kind of device. Matrices and float pointers of the
 /// compute methods are device memory, float32; the ops' meaning is that of node/engine/ops. Compute methods
@@ -95,6 +102,13 @@ class DeviceOps {
   virtual void add(Matrix x, ConstMatrix y) = 0;
   virtual void gather_rows(ConstMatrix x, std::span<const std::int32_t> rows, Matrix out) = 0;
   virtual Status finish() = 0;
+
+  /// The device's own way through a whole forward (device/stage_forward.h), or null.
+  virtual StageForward* stage();
+  /// Device memory that it takes for a model, beside the workspace.
+  virtual std::uint64_t stage_bytes(const StageShape& shape) const;
+  /// Which of its ways a GPU takes; before the first step.
+  virtual void use_path(CudaPath path);
 };
 
 /// The kernels of node/engine/ops on `threads` threads.

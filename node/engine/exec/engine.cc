@@ -7,10 +7,13 @@
 #include "node/engine/cache/cache_table.h"
 #include "node/engine/device/cuda_library.h"
 #include "node/engine/device/device_ops.h"
+#include "node/engine/device/stage_forward.h"
+#include "node/engine/exec/stage_batch.h"
 #include "node/engine/exec/step.h"
 #include "node/engine/exec/workspace.h"
 #include "node/engine/weights/memory_budget.h"
 #include "node/engine/weights/shard_loader.h"
+#include "node/engine/weights/synthetic_shard.h"
 
 namespace mesh::engine {
 namespace {
@@ -39,7 +42,7 @@ class LocalEngine final : public Engine {
                           plan_shard(context(), checkpoint, identity, spec));
     ShardNeeds needs = needs_of(*plan);
     const std::lock_guard lock(working_mutex_);
-    const std::uint64_t working = Workspace::bytes_for(decoder_of(*plan));
+    const std::uint64_t working = working_bytes(decoder_of(*plan));
     needs.working_bytes = working > working_.bytes() ? working - working_.bytes() : 0;
     const std::uint64_t free = budget_.totals().free();
     if (needs.total() > free) {
@@ -55,9 +58,17 @@ class LocalEngine final : public Engine {
     const LoadContext load = context();
     MESH_ASSIGN_OR_RETURN(const std::shared_ptr<ShardPlan> plan,
                           plan_shard(load, checkpoint, identity, spec));
-    MESH_RETURN_IF_ERROR(set_aside(Workspace::bytes_for(decoder_of(*plan))));
+    MESH_RETURN_IF_ERROR(set_aside(working_bytes(decoder_of(*plan))));
     MESH_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedShard> shard,
                           load_shard(load, checkpoint, *plan, progress));
+    return std::shared_ptr<const Shard>(std::move(shard));
+  }
+
+  StatusOr<std::shared_ptr<const Shard>> make_synthetic(std::string_view config_json, const ModelIdentity& identity,
+                                                        const ShardSpec& spec, std::uint64_t seed) override {
+    MESH_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedShard> shard,
+                          synthetic_shard(context(), config_json, identity, spec, seed));
+    MESH_RETURN_IF_ERROR(set_aside(working_bytes(*shard->decoder)));
     return std::shared_ptr<const Shard>(std::move(shard));
   }
 
@@ -89,6 +100,12 @@ class LocalEngine final : public Engine {
             .working_bytes = used(MemoryUseKind::kWorking)};
   }
 
+  ForwardCounts forward_counts() const override {
+    const StageForward* stage = ops_->stage();
+    const StageCounts staged = stage == nullptr ? StageCounts{} : stage->counts();
+    return {staged.graphs, staged.launches, runner_.op_forwards()};
+  }
+
   StatusOr<std::vector<SegmentResult>> step(const std::shared_ptr<const Shard>& shard,
                                             const LayerRange& range,
                                             std::span<const Segment> segments) override {
@@ -102,6 +119,10 @@ class LocalEngine final : public Engine {
   LoadContext context() const {
     return {*ops_, budget_, store_,
             compute_ == ComputeType::kBfloat16 ? WeightFormat::kBfloat16 : WeightFormat::kFloat32};
+  }
+
+  std::uint64_t working_bytes(const DecoderSpec& spec) const {
+    return Workspace::bytes_for(spec) + ops_->stage_bytes(stage_shape(spec));
   }
 
   /// Reserves the working space of steps, which stays.
@@ -137,11 +158,25 @@ class LocalEngine final : public Engine {
 
 }  // namespace
 
+StatusOr<std::shared_ptr<const Shard>> Engine::make_synthetic(std::string_view, const ModelIdentity&,
+                                                              const ShardSpec&, std::uint64_t) {
+  return error(StatusCode::kFailedPrecondition, "this engine makes no synthetic weights");
+}
+
 StatusOr<Device> parse_device(std::string_view name) {
   if (name == "auto") return Device::kAuto;
   if (name == "cpu") return Device::kCpu;
   if (name == "cuda") return Device::kCuda;
   return error(StatusCode::kInvalidArgument, "\"{}\" is no device; known are auto, cpu, cuda", name);
+}
+
+StatusOr<CudaPath> parse_cuda_path(std::string_view name) {
+  if (name == "graphs") return CudaPath::kGraphs;
+  if (name == "launches") return CudaPath::kLaunches;
+  if (name == "portable") return CudaPath::kPortable;
+  if (name == "eager") return CudaPath::kEager;
+  return error(StatusCode::kInvalidArgument,
+               "\"{}\" is no CUDA path; known are graphs, launches, portable, eager", name);
 }
 
 StatusOr<ComputeType> parse_compute_type(std::string_view name) {
@@ -171,6 +206,7 @@ StatusOr<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
     auto cuda = open_cuda_ops(options.cuda_library, compute == ComputeType::kFloat32, found);
     if (cuda.ok()) {
       ops = *std::move(cuda);
+      ops->use_path(options.cuda_path);
       device = Device::kCuda;
     } else if (options.device == Device::kCuda) {
       return cuda.status();

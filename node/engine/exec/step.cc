@@ -4,27 +4,11 @@
 #include <utility>
 
 #include "node/engine/exec/segment_checks.h"
+#include "node/engine/exec/segment_rows.h"
 #include "node/engine/layers/forward.h"
 #include "node/engine/sampling/sampler.h"
 
 namespace mesh::engine {
-namespace {
-
-/// Rotary (or learned) position of each row.
-void append_positions(const Segment& segment, std::vector<Position>& positions) {
-  for (std::uint32_t row = 0; row < segment.rows; ++row) {
-    positions.push_back(segment.rotary_positions.empty() ? segment.start + row
-                                                         : segment.rotary_positions[row]);
-  }
-}
-
-Status not_finite(const Segment& segment, std::string_view what) {
-  return error(StatusCode::kDataLoss, "the {} of tokens [{}, {}) are not finite", what, segment.start,
-               segment.start + segment.rows);
-}
-
-}  // namespace
-
 StatusOr<std::vector<SegmentResult>> StepRunner::run(const LoadedShard& shard, const LayerRange& range,
                                                      std::span<const Segment> segments) {
   std::vector<SegmentResult> results(segments.size());
@@ -63,8 +47,14 @@ struct StepRunner::SampledRow {
 };
 
 void StepRunner::forward(const LoadedShard& shard, const LayerRange& range, std::span<Live> live) {
-  Status status = compute(shard, range, live);
-  if (status.ok()) status = ops_.finish();
+  Status status;
+  if (const std::optional<StageModel> model = staged(shard, range, live)) {
+    status = compute_staged(*model, live);
+  } else {
+    ++op_forwards_;
+    status = compute(shard, range, live);
+    if (status.ok()) status = ops_.finish();
+  }
   for (Live& one : live) {
     SegmentResult& result = *one.result;
     if (!status.ok()) result.status = status;

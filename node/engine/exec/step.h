@@ -1,6 +1,10 @@
 #pragma once
 
+#include <atomic>
+#include <optional>
+
 #include "node/engine/cache/cache_table.h"
+#include "node/engine/device/stage_forward.h"
 #include "node/engine/exec/workspace.h"
 #include "node/engine/weights/parts.h"
 
@@ -17,6 +21,9 @@ class StepRunner {
   StatusOr<std::vector<SegmentResult>> run(const LoadedShard& shard, const LayerRange& range,
                                            std::span<const Segment> segments);
 
+  /// Forwards that went op by op. Any thread.
+  std::uint64_t op_forwards() const { return op_forwards_; }
+
  private:
   /// A segment that takes part.
   struct Live {
@@ -29,6 +36,10 @@ class StepRunner {
   struct SampledRow;
 
   void forward(const LoadedShard& shard, const LayerRange& range, std::span<Live> live);
+  /// The model for the device's own forward, when it has one that takes the model and these segments.
+  std::optional<StageModel> staged(const LoadedShard& shard, const LayerRange& range,
+                                   std::span<const Live> live) const;
+  Status compute_staged(const StageModel& model, std::span<Live> live);
   Status compute(const LoadedShard& shard, const LayerRange& range, std::span<Live> live);
   Status read_input(Forward& forward, const LoadedShard& shard, std::span<const Live> live,
                     std::span<const Position> positions, Matrix x);
@@ -39,6 +50,7 @@ class StepRunner {
   DeviceOps& ops_;
   CacheTable& caches_;
   Workspace workspace_;
+  std::atomic<std::uint64_t> op_forwards_ = 0;
 };
 
 }  // namespace mesh::engine

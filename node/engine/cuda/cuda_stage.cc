@@ -1,0 +1,379 @@
+#include "node/engine/cuda/cuda_stage.h"
+
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <optional>
+
+#include "node/engine/cuda/cuda_linear.h"
+#include "node/engine/cuda/graph_cache.h"
+#include "node/engine/cuda/step_buffers.h"
+
+namespace mesh::engine::cuda {
+namespace {
+
+enum Part : int { kRowLayers, kTileLayers, kHead };
+
+void check(cudaError_t error) {
+  TORCH_CHECK(error == cudaSuccess, cudaGetErrorString(error));
+}
+
+const CudaLinear& own(const LinearWeight& weight) {
+  return static_cast<const CudaLinear&>(weight);
+}
+const float* bias_of(const CudaLinear& linear) {
+  return linear.bias.defined() ? linear.bias.data_ptr<float>() : nullptr;
+}
+
+/// One forward as launches on a stream. Which launches depends on the plan alone, so that a graph can repeat
+/// them.
+struct Plan {
+  int rows = 0;        ///< padding included
+  bool single = true;  ///< every row is of a session of its own
+  int tiles = 0, splits = 1;
+};
+
+class Stage final : public StageForward {
+ public:
+  Stage(int device, const StageOptions& options) : device_(device), options_(options) {
+    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
+    stream_.emplace(c10::cuda::getStreamFromPool(true, static_cast<c10::DeviceIndex>(device)));
+    int major = 0, processors = 0;
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+    options_.tensor_cores &= major >= 8;
+    options_.overlap &= major >= 9;
+    launch_ = {stream_->stream(), options_.overlap, processors};
+  }
+
+  bool takes(const StageModel& model) const override {
+    const StageShape& shape = model.shape;
+    const auto pairs = static_cast<std::int64_t>(model.frequencies.size());
+    const auto fits = [](const LinearWeight* weight) {
+      return weight == nullptr ||
+             (own(*weight).weight.scalar_type() == at::kBFloat16 && weight->in_features() % 8 == 0);
+    };
+    const auto layer_fits = [&](const StageLayer& layer) {
+      return fits(layer.qkv) && fits(layer.attention_out) && fits(layer.mlp_in) && fits(layer.mlp_out);
+    };
+    return (shape.head_dim == 32 || shape.head_dim == 64 || shape.head_dim == 128) && shape.hidden % 8 == 0 &&
+           shape.intermediate % 8 == 0 && pairs % 8 == 0 && 2 * pairs <= shape.head_dim &&
+           fits(model.tokens) && fits(model.head) && std::ranges::all_of(model.layers, layer_fits);
+  }
+
+  Status run(const StageModel& model, StageBatch& batch) override {
+    return guarded([&] {
+      const c10::InferenceMode inference;
+      const c10::cuda::CUDAStreamGuard guard(*stream_);
+      if (!buffers_ || !buffers_->serves(model.shape)) {
+        graphs_.clear();
+        buffers_.reset();
+        buffers_ = std::make_unique<StepBuffers>(model.shape);
+      }
+      forward(model, batch);
+    });
+  }
+
+  StageCounts counts() const override { return {graph_forwards_, launched_forwards_}; }
+
+ private:
+  void forward(const StageModel& model, StageBatch& batch) {
+    const Plan plan = fill_tables(model, batch);
+    const int hidden = static_cast<int>(model.shape.hidden);
+    std::int64_t row = 0;
+    for (const StageSegment& segment : batch.segments) {
+      if (segment.hidden != nullptr) {
+        for (std::int64_t i = 0; i < segment.rows; ++i) send_hidden(segment, i, row + i, model.shape.hidden);
+      }
+      row += segment.rows;
+    }
+    StepBuffers& to = *buffers_;
+    const StepTables tables = to.tables();
+    check(input_rows(launch_, tables,
+                     model.tokens == nullptr ? nullptr : own(*model.tokens).weight.data_ptr(), to.staging,
+                     to.x, plan.rows, hidden));
+    const auto pairs = static_cast<int>(model.frequencies.size());
+    if (pairs > 0) {
+      check(rotation_table(launch_, tables.rotary, to.frequencies(), model.rotation_scale, to.cos, to.sin,
+                           plan.rows, pairs));
+    }
+    GraphKey key{model.owner.get(),
+                 model.first_layer,
+                 static_cast<std::uint32_t>(model.layers.size()),
+                 plan.single ? kRowLayers : kTileLayers,
+                 plan.rows,
+                 plan.tiles,
+                 plan.splits};
+    run_part(key, model, true, [&] { run_layers(model, plan); });
+    check(cudaMemcpyAsync(to.results().finite, to.finite, static_cast<std::size_t>(plan.rows) * sizeof(int),
+                          cudaMemcpyDeviceToHost, launch_.stream));
+    read_hidden(batch, model.shape.hidden);
+    run_head(model, batch, key);
+    check(cudaStreamSynchronize(launch_.stream));
+    batch.finite.assign(to.results().finite, to.results().finite + row);
+    for (std::size_t i = 0; i < batch.sampled.size(); ++i) {
+      const Best& best = to.results().best[i];
+      batch.sampled[i].finite = best.id >= 0;
+      batch.sampled[i].id = best.id;
+      batch.sampled[i].logprob = best.logprob;
+    }
+  }
+
+  /// Few rows are padded to a power of two or a multiple of 16, so that few graphs serve them.
+  static int padded(int rows) {
+    if (rows <= 16) return static_cast<int>(std::bit_ceil(static_cast<unsigned>(rows)));
+    return rows <= 64 ? (rows + 15) / 16 * 16 : rows;
+  }
+
+  Plan fill_tables(const StageModel& model, const StageBatch& batch) {
+    StepBuffers::HostTables& host = buffers_->host();
+    Plan plan;
+    int rows = 0;
+    std::size_t blocks = 0;
+    std::int64_t most = 0;
+    for (const StageSegment& segment : batch.segments) {
+      plan.single &= segment.rows == 1;
+      most = std::max(most, segment.start + segment.rows);
+      TORCH_CHECK(rows + segment.rows <= kStageRows && blocks + segment.blocks.size() <= kStageBlocks,
+                  "more rows or KV blocks than one forward takes");
+      const int first_block = static_cast<int>(blocks);
+      for (std::byte* block : segment.blocks) host.blocks[blocks++] = block;
+      for (std::int64_t i = 0; i < segment.rows; ++i, ++rows) {
+        host.ids[rows] = segment.hidden != nullptr ? (segment.hidden_bfloat16 ? kNarrowRow : kWideRow)
+                                                   : segment.ids[static_cast<std::size_t>(i)];
+        host.rotary[rows] = batch.rotary[static_cast<std::size_t>(rows)];
+        host.place[rows] = static_cast<int>(segment.start + i);
+        host.first_block[rows] = first_block;
+      }
+      for (std::int64_t i = 0; i < segment.rows; i += kTileRows) {
+        host.tiles[plan.tiles++] = {static_cast<int>(rows - segment.rows + i),
+                                    static_cast<int>(std::min<std::int64_t>(kTileRows, segment.rows - i)),
+                                    static_cast<int>(segment.start + i), first_block};
+      }
+    }
+    plan.rows = padded(rows);
+    for (; rows < plan.rows; ++rows) {
+      host.ids[rows] = kNoRow;
+      host.rotary[rows] = 0;
+      host.place[rows] = -1;
+      host.first_block[rows] = 0;
+    }
+    std::ranges::fill(host.sampled, 0);  // the head's padding rows
+    std::ranges::transform(batch.sampled, host.sampled,
+                           [](const StageSampled& one) { return static_cast<int>(one.row); });
+    std::ranges::copy(model.frequencies, host.frequencies);
+    if (plan.single) plan.tiles = 0;
+    plan.splits = choose_splits(model.shape, plan, most);
+    check(buffers_->send(blocks, launch_.stream));
+    return plan;
+  }
+
+  /// Keys are split while there are too few blocks for the GPU and keys enough.
+  int choose_splits(const StageShape& shape, const Plan& plan, std::int64_t keys) const {
+    const auto power = [](std::int64_t value) {
+      return static_cast<int>(std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(value, 1))));
+    };
+    if (plan.single || !options_.tensor_cores) {
+      const std::int64_t group = shape.query_heads / shape.kv_heads;
+      const std::int64_t blocks = plan.rows * shape.kv_heads * (group == 1 ? 1 : (group + 3) / 4);
+      return std::min({power((keys + 31) / 32 * 2 - 1), power(kRowBlocks / blocks), kMaxSplits});
+    }
+    if (plan.rows > kTileSplitRows) return 1;
+    const std::int64_t blocks = std::int64_t{plan.tiles} * shape.query_heads;
+    return std::min({power(keys / 256), power(2 * launch_.processors / blocks), kTileSplits});
+  }
+
+  void send_hidden(const StageSegment& segment, std::int64_t index, std::int64_t row, std::int64_t hidden) {
+    const auto bytes = static_cast<std::size_t>(hidden * (segment.hidden_bfloat16 ? 2 : 4));
+    check(cudaMemcpyAsync(
+        static_cast<std::byte*>(buffers_->staging) + row * hidden * 4,
+        static_cast<const std::byte*>(segment.hidden) + static_cast<std::size_t>(index) * bytes, bytes,
+        cudaMemcpyHostToDevice, launch_.stream));
+  }
+
+  void read_hidden(const StageBatch& batch, std::int64_t hidden) {
+    std::int64_t row = 0;
+    for (const StageSegment& segment : batch.segments) {
+      const auto values = static_cast<std::size_t>(segment.rows * hidden);
+      const float* from = buffers_->x + row * hidden;
+      const void* source = from;
+      if (segment.out != nullptr && segment.out_bfloat16) {
+        source = static_cast<std::byte*>(buffers_->normed) + row * hidden * 2;
+        check(narrow_values(launch_, from, const_cast<void*>(source), static_cast<std::int64_t>(values)));
+      }
+      if (segment.out != nullptr) {
+        check(cudaMemcpyAsync(segment.out, source, values * (segment.out_bfloat16 ? 2 : 4),
+                              cudaMemcpyDeviceToHost, launch_.stream));
+      }
+      row += segment.rows;
+    }
+  }
+
+  void run_head(const StageModel& model, StageBatch& batch, GraphKey key) {
+    const std::size_t vocab = static_cast<std::size_t>(model.shape.vocab);
+    for (std::size_t first = 0; first < batch.sampled.size(); first += kHeadBatch) {
+      const auto some = std::span(batch.sampled)
+                            .subspan(first, std::min<std::size_t>(kHeadBatch, batch.sampled.size() - first));
+      const int rows = padded(static_cast<int>(some.size()));
+      if (first > 0) check(buffers_->send_sampled(first, some.size(), launch_.stream));
+      key.part = kHead, key.rows = rows, key.tiles = key.splits = 0;
+      run_part(key, model, false, [&] { enqueue_head(model, rows); });
+      check(cudaMemcpyAsync(buffers_->results().best + first, buffers_->best, some.size() * sizeof(Best),
+                            cudaMemcpyDeviceToHost, launch_.stream));
+      for (std::size_t i = 0; i < some.size(); ++i) {
+        if (some[i].logits == nullptr) continue;
+        check(cudaMemcpyAsync(some[i].logits, buffers_->logits + i * vocab, vocab * sizeof(float),
+                              cudaMemcpyDeviceToHost, launch_.stream));
+      }
+    }
+  }
+
+  void run_part(const GraphKey& key, const StageModel& model, bool counts,
+                const std::function<void()>& enqueue) {
+    bool graph = false;
+    if (options_.graphs && (key.rows <= 64 || key.rows % 128 == 0)) {
+      graph = graphs_.run(key, model.owner, launch_.stream, enqueue);
+    } else {
+      enqueue();
+    }
+    if (counts) ++(graph ? graph_forwards_ : launched_forwards_);
+  }
+
+  /// y float32 ← W·x for any number of rows.
+  void product(const LinearWeight& weight, const void* x, int rows, float* y) {
+    const CudaLinear& linear = own(weight);
+    if (rows <= kSkinnyRows) {
+      skinny(linear, nullptr, x, rows, SkinnyStore::kAssign, nullptr, y, 0);
+      return;
+    }
+    at::Tensor out = at::from_blob(y, {rows, linear.weight.size(0)}, on_gpu(at::kFloat));
+    at::mm_out(out, matrix(x, rows, linear.weight.size(1)), linear.weight.t(), at::kFloat);
+  }
+  static at::Tensor matrix(const void* data, std::int64_t rows, std::int64_t cols) {
+    return at::from_blob(const_cast<void*>(data), {rows, cols}, on_gpu(at::kBFloat16));
+  }
+  void skinny(const CudaLinear& linear, const float* bias, const void* x, int rows, SkinnyStore store,
+              const float* norm, void* y, float epsilon) {
+    check(skinny_linear(launch_,
+                        {.weight = linear.weight.data_ptr(),
+                         .bias = bias,
+                         .out = static_cast<int>(linear.weight.size(0)),
+                         .in = static_cast<int>(linear.weight.size(1)),
+                         .x = x,
+                         .norm = norm,
+                         .epsilon = epsilon,
+                         .rows = rows,
+                         .store = store,
+                         .y = y},
+                        options_.tensor_cores));
+  }
+
+  /// The same of rows that are normalised first.
+  void normed_skinny(const StageModel& model, const CudaLinear& linear, const float* bias, const float* norm,
+                     int rows, SkinnyStore store, void* y) {
+    StepBuffers& to = *buffers_;
+    if (options_.tensor_cores && rows <= kFusedNormRows) {
+      skinny(linear, bias, to.x, rows, store, norm, y, model.epsilon);
+      return;
+    }
+    check(norm_rows(launch_, to.x, nullptr, nullptr, norm, model.epsilon, nullptr, to.normed, rows,
+                    static_cast<int>(model.shape.hidden)));
+    skinny(linear, bias, to.normed, rows, store, nullptr, y, 0);
+  }
+
+  AttentionRows attention_of(const StageModel& model, const StageLayer& layer, std::size_t index) const {
+    const StageShape& shape = model.shape;
+    const std::int64_t layer_bytes = 2 * kKvBlock * shape.kv_heads * shape.head_dim * 2;
+    return {.qkv = buffers_->qkv,
+            .bias = bias_of(own(*layer.qkv)),
+            .heads = static_cast<int>(shape.query_heads),
+            .window = static_cast<int>(layer.window),
+            .scale = layer.attention_scale,
+            .preparation = {layer.query_norm, layer.key_norm, model.epsilon, buffers_->cos, buffers_->sin,
+                            static_cast<int>(model.frequencies.size())},
+            .kv = {static_cast<int>(shape.kv_heads), static_cast<int>(shape.head_dim),
+                   layer_bytes * static_cast<std::int64_t>(index)}};
+  }
+
+  void attend(const AttentionRows& attention, const Plan& plan) {
+    StepBuffers& to = *buffers_;
+    const StepTables tables = to.tables();
+    if (!plan.single) check(append_rows(launch_, tables, attention, to.q, plan.rows));
+    if (plan.single || !options_.tensor_cores) {
+      check(row_attention(launch_, tables, attention, plan.single ? nullptr : to.q, to.attended, plan.rows,
+                          plan.splits, to.scratch));
+    } else {
+      check(tile_attention(launch_, tables, attention, to.q, to.attended, plan.tiles, plan.rows, plan.splits,
+                           to.scratch));
+    }
+  }
+
+  void run_layers(const StageModel& model, const Plan& plan) {
+    StepBuffers& to = *buffers_;
+    const int rows = plan.rows, hidden = static_cast<int>(model.shape.hidden);
+    const float* delta = nullptr;
+    const float* delta_bias = nullptr;
+    for (std::size_t i = 0; i < model.layers.size(); ++i) {
+      const StageLayer& layer = model.layers[i];
+      const CudaLinear &out = own(*layer.attention_out), &in = own(*layer.mlp_in),
+                       &down = own(*layer.mlp_out);
+      const AttentionRows attention = attention_of(model, layer, i);
+      if (rows <= kSkinnyRows) {
+        normed_skinny(model, own(*layer.qkv), nullptr, layer.attention_norm, rows, SkinnyStore::kAssign,
+                      to.qkv);
+        attend(attention, plan);
+        skinny(out, bias_of(out), to.attended, rows, SkinnyStore::kAdd, nullptr, to.x, 0);
+        normed_skinny(model, in, bias_of(in), layer.mlp_norm, rows, SkinnyStore::kSiluMul, to.gated);
+        skinny(down, bias_of(down), to.gated, rows, SkinnyStore::kAdd, nullptr, to.x, 0);
+        continue;
+      }
+      check(norm_rows(launch_, to.x, delta, delta_bias, layer.attention_norm, model.epsilon, nullptr,
+                      to.normed, rows, hidden));
+      product(*layer.qkv, to.normed, rows, to.qkv);
+      attend(attention, plan);
+      product(*layer.attention_out, to.attended, rows, to.delta);
+      check(norm_rows(launch_, to.x, to.delta, bias_of(out), layer.mlp_norm, model.epsilon, nullptr,
+                      to.normed, rows, hidden));
+      at::Tensor wide = matrix(to.wide, rows, in.weight.size(0));
+      at::mm_out(wide, matrix(to.normed, rows, hidden), in.weight.t());
+      check(silu_mul_rows(launch_, to.wide, bias_of(in), to.gated, rows,
+                          static_cast<int>(model.shape.intermediate)));
+      product(*layer.mlp_out, to.gated, rows, to.delta);
+      delta = to.delta;
+      delta_bias = bias_of(down);
+    }
+    check(finish_rows(launch_, to.x, delta, delta_bias, to.finite, rows, hidden));
+  }
+
+  void enqueue_head(const StageModel& model, int rows) {
+    StepBuffers& to = *buffers_;
+    check(norm_rows(launch_, to.x, nullptr, nullptr, model.final_norm, model.epsilon, to.tables().sampled,
+                    to.normed, rows, static_cast<int>(model.shape.hidden)));
+    product(*model.head, to.normed, rows, to.logits);
+    check(
+        best_tokens(launch_, to.logits, rows, static_cast<int>(model.shape.vocab), to.best_scratch, to.best));
+  }
+
+  const int device_;
+  StageOptions options_;
+  std::optional<c10::cuda::CUDAStream> stream_;
+  Launch launch_;
+  std::unique_ptr<StepBuffers> buffers_;
+  GraphCache graphs_;
+  std::atomic<std::uint64_t> graph_forwards_ = 0, launched_forwards_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<StageForward> make_cuda_stage(int device, const StageOptions& options) {
+  return std::make_unique<Stage>(device, options);
+}
+
+std::uint64_t cuda_stage_bytes(const StageShape& shape) {
+  return StepBuffers::bytes_for(shape);
+}
+
+}  // namespace mesh::engine::cuda

@@ -1,0 +1,146 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+/// The fused path's kernels: plain pointers and a stream, no torch. Activations of T rows lie without gaps
+/// unless a stride is given; the residual stream, qkv and logits are float32, what enters a product is
+/// bfloat16. Every function only enqueues. With `overlap` a launch may begin while the one ahead of it ends
+/// (compute capability 9.0); all launches of a step go to one stream.
+namespace mesh::engine::cuda {
+
+inline constexpr int kKvBlock = 128;
+inline constexpr int kSkinnyRows = 16;  ///< most rows of skinny_linear
+inline constexpr int kMaxSplits = 32;   ///< most pieces of one row's keys
+inline constexpr int kTileRows = 64;    ///< query rows of one tile of tile_attention
+
+struct Launch {
+  cudaStream_t stream = nullptr;
+  bool overlap = false;
+  int processors = 0;  ///< multiprocessors of the GPU
+};
+
+/// A query tile: rows of one segment.
+struct Tile {
+  int first_row, rows, start, first_block;  ///< start: position of its first row
+};
+
+/// The step's rows, in device memory at addresses that do not change.
+struct StepTables {
+  const int* ids = nullptr;          ///< [T] token, or one of kNarrowRow, kWideRow, kNoRow
+  const int* rotary = nullptr;       ///< [T] rotary position
+  const int* place = nullptr;        ///< [T] position in the cache; −1: a padding row
+  const int* first_block = nullptr;  ///< [T] the row's session's first entry in `blocks`
+  const Tile* tiles = nullptr;       ///< rows 0: no tile
+  const int* sampled = nullptr;      ///< [R] rows that enter the head
+  std::byte* const* blocks = nullptr;
+};
+inline constexpr int kNarrowRow = -1;  ///< a hidden state in bfloat16
+inline constexpr int kWideRow = -2;    ///< a hidden state in float32
+inline constexpr int kNoRow = -3;      ///< padding: zeros
+
+/// A layer's part of a session's KV block: keys [kv_heads, 128, head_dim] at layer_offset, then the values.
+struct KvShape {
+  int kv_heads = 0;
+  int head_dim = 0;  ///< 32, 64 or 128
+  std::int64_t layer_offset = 0;
+};
+
+/// Query and key before attention: optional RMS norm per head, then rotation of the first 2 · pairs values.
+struct HeadPreparation {
+  const float* query_norm = nullptr;  ///< [head_dim] or null
+  const float* key_norm = nullptr;
+  float epsilon = 0;
+  const float* cos = nullptr;  ///< [T, pairs]
+  const float* sin = nullptr;
+  int pairs = 0;  ///< a multiple of 8, 2 · pairs ≤ head_dim
+};
+
+/// x [T, H] ← embedding rows [V, H], or hidden states of `staging`, each row 4 · H bytes after the one
+/// before.
+cudaError_t input_rows(const Launch& launch, const StepTables& tables, const void* embedding,
+                       const void* staging, float* x, int rows, int hidden);
+/// cos, sin [T, pairs] of rotary position · frequency (a float32 product), times scale.
+cudaError_t rotation_table(const Launch& launch, const int* positions, const float* frequencies, float scale,
+                           float* cos, float* sin, int rows, int pairs);
+/// x += delta + bias (each may be null), then out ← bfloat16(x / rms(x) · weight). With `sampled` row i of
+/// out comes from row sampled[i], and delta must be null.
+cudaError_t norm_rows(const Launch& launch, float* x, const float* delta, const float* bias,
+                      const float* weight, float epsilon, const int* sampled, void* out, int rows,
+                      int hidden);
+/// x += delta + bias (may be null); finite[row] ← whether all values of the row are.
+cudaError_t finish_rows(const Launch& launch, float* x, const float* delta, const float* bias, int* finite,
+                        int rows, int hidden);
+/// to ← bfloat16(from), `count` values, a multiple of 8.
+cudaError_t narrow_values(const Launch& launch, const float* from, void* to, std::int64_t count);
+/// out [T, I] ← silu(x[:, :I] + bias) · (x[:, I:] + bias); x [T, 2·I] bfloat16.
+cudaError_t silu_mul_rows(const Launch& launch, const void* x, const float* bias, void* out, int rows,
+                          int inner);
+
+struct Best {
+  int id;         ///< the lowest among equals; −1: a value is not finite
+  float logprob;  ///< log-softmax at it
+};
+/// Arg-max of each row of logits [R, V]. `scratch`: best_scratch_bytes(R), zero before the first use.
+std::size_t best_scratch_bytes(int rows);
+cudaError_t best_tokens(const Launch& launch, const float* logits, int rows, int vocab, void* scratch,
+                        Best* best);
+
+enum class SkinnyStore : int {
+  kAssign,   ///< y float32 ← W·x + bias
+  kAdd,      ///< y += W·x + bias
+  kSiluMul,  ///< y bfloat16 [T, out/2] ← silu(gate) · up; W's first half are gate rows
+};
+struct SkinnyLinear {
+  const void* weight = nullptr;  ///< [out, in] bfloat16, in a multiple of 8
+  const float* bias = nullptr;   ///< [out] or null
+  int out = 0, in = 0;
+  const void* x = nullptr;      ///< [rows, in] bfloat16, or float32 when norm is given
+  const float* norm = nullptr;  ///< [in]: x is normalised first, as norm_rows does
+  float epsilon = 0;
+  int rows = 0;  ///< 1 … kSkinnyRows
+  SkinnyStore store = SkinnyStore::kAssign;
+  void* y = nullptr;  ///< [rows, out], no gaps
+};
+/// `tensor_cores` needs compute capability 8.0; without them norm must be null.
+cudaError_t skinny_linear(const Launch& launch, const SkinnyLinear& linear, bool tensor_cores);
+/// Rows up to which fusing the norm is worth its repetition in every block.
+inline constexpr int kFusedNormRows = 2;
+
+/// q of attention: rows of T × (heads + 2 kv_heads) × head_dim float32 as the product left them.
+struct AttentionRows {
+  const float* qkv = nullptr;
+  const float* bias = nullptr;  ///< of qkv, or null
+  int heads = 0;
+  int window = 0;
+  float scale = 1;
+  HeadPreparation preparation;
+  KvShape kv;
+};
+/// Rows' queries, prepared, as bfloat16 q [T, heads · head_dim]; keys and values into the cache.
+cudaError_t append_rows(const Launch& launch, const StepTables& tables, const AttentionRows& attention,
+                        void* q, int rows);
+
+struct SplitScratch {
+  float* sums = nullptr;         ///< [split_floats()]
+  unsigned* counters = nullptr;  ///< [rows · kv_heads · head groups], zero before the first use
+};
+std::size_t split_floats(int rows, int heads, int head_dim, int splits);
+
+/// Attention of rows that each see their own session's keys in the cache up to their place; out bfloat16 [T,
+/// heads · head_dim]. q null: also what append_rows does, for rows of different sessions. A row's keys are
+/// shared by `splits` blocks.
+cudaError_t row_attention(const Launch& launch, const StepTables& tables, const AttentionRows& attention,
+                          const void* q, void* out, int rows, int splits, const SplitScratch& scratch);
+/// The same by tiles of up to 64 rows on tensor cores (compute capability 8.0), after append_rows.
+cudaError_t tile_attention(const Launch& launch, const StepTables& tables, const AttentionRows& attention,
+                           const void* q, void* out, int tiles, int rows, int splits,
+                           const SplitScratch& scratch);
+
+/// Fills `count` bfloat16 or float32 values with normal(0, deviation), a function of seed and index alone.
+cudaError_t fill_normal(cudaStream_t stream, void* values, bool bfloat16, std::int64_t count,
+                        std::uint64_t seed, float deviation);
+
+}  // namespace mesh::engine::cuda

@@ -1,0 +1,122 @@
+#include "node/engine/cuda/step_buffers.h"
+
+#include <algorithm>
+#include <cstddef>
+
+namespace mesh::engine::cuda {
+namespace {
+
+/// Gives out pieces of one allocation, or only counts them.
+class Pieces {
+ public:
+  explicit Pieces(std::byte* base) : base_(base) {}
+  template <class T>
+  T* take(std::int64_t bytes) {
+    std::byte* at = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += (static_cast<std::uint64_t>(bytes) + 255) / 256 * 256;
+    return reinterpret_cast<T*>(at);
+  }
+  std::uint64_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  std::uint64_t used_ = 0;
+};
+
+struct Layout {
+  float *x, *delta, *qkv, *logits, *cos, *sin, *sums;
+  void *normed, *q, *attended, *wide, *gated, *staging, *best_scratch, *tables;
+  int* finite;
+  unsigned* counters;
+  Best* best;
+};
+
+Layout lay_out(const StageShape& shape, Pieces& pieces) {
+  const std::int64_t rows = kStageRows, queries = shape.query_heads * shape.head_dim;
+  const std::int64_t width = queries + 2 * shape.kv_heads * shape.head_dim;
+  const std::int64_t row_sums = kRowBlocks * (4 * shape.head_dim + 8);
+  const std::int64_t tile_sums = kTileSplits * kTileSplitRows * shape.query_heads * (shape.head_dim + 2);
+  Layout layout{};
+  layout.x = pieces.take<float>(rows * shape.hidden * 4);
+  layout.delta = pieces.take<float>(rows * shape.hidden * 4);
+  layout.staging = pieces.take<void>(rows * shape.hidden * 4);
+  layout.normed = pieces.take<void>(rows * shape.hidden * 2);
+  layout.qkv = pieces.take<float>(rows * width * 4);
+  layout.q = pieces.take<void>(rows * queries * 2);
+  layout.attended = pieces.take<void>(rows * queries * 2);
+  layout.wide = pieces.take<void>(rows * shape.intermediate * 4);
+  layout.gated = pieces.take<void>(rows * shape.intermediate * 2);
+  layout.logits = pieces.take<float>(kHeadBatch * shape.vocab * 4);
+  layout.cos = pieces.take<float>(rows * kMostPairs * 4);
+  layout.sin = pieces.take<float>(rows * kMostPairs * 4);
+  layout.sums = pieces.take<float>(std::max(row_sums, tile_sums) * 4);
+  layout.counters = pieces.take<unsigned>(rows * shape.query_heads * 4);
+  layout.best_scratch = pieces.take<void>(static_cast<std::int64_t>(best_scratch_bytes(kHeadBatch)));
+  layout.finite = pieces.take<int>(rows * 4);
+  layout.best = pieces.take<Best>(rows * static_cast<std::int64_t>(sizeof(Best)));
+  layout.tables = pieces.take<void>(sizeof(StepBuffers::HostTables));
+  return layout;
+}
+
+void check(cudaError_t error) {
+  TORCH_CHECK(error == cudaSuccess, cudaGetErrorString(error));
+}
+
+}  // namespace
+
+std::uint64_t StepBuffers::bytes_for(const StageShape& shape) {
+  Pieces pieces(nullptr);
+  lay_out(shape, pieces);
+  return pieces.used();
+}
+
+bool StepBuffers::serves(const StageShape& shape) const {
+  return shape.hidden == shape_.hidden && shape.intermediate == shape_.intermediate &&
+         shape.vocab == shape_.vocab && shape.query_heads == shape_.query_heads &&
+         shape.kv_heads == shape_.kv_heads && shape.head_dim == shape_.head_dim;
+}
+
+StepBuffers::StepBuffers(const StageShape& shape) : shape_(shape) {
+  memory_ = at::zeros({static_cast<std::int64_t>(bytes_for(shape))}, on_gpu(at::kByte));
+  check(cudaMallocHost(reinterpret_cast<void**>(&host_), sizeof(HostTables)));
+  check(cudaMallocHost(reinterpret_cast<void**>(&results_), sizeof(HostResults)));
+  Pieces pieces(static_cast<std::byte*>(memory_.data_ptr()));
+  const Layout layout = lay_out(shape, pieces);
+  x = layout.x, delta = layout.delta, qkv = layout.qkv, logits = layout.logits;
+  cos = layout.cos, sin = layout.sin, normed = layout.normed, q = layout.q;
+  attended = layout.attended, wide = layout.wide, gated = layout.gated, staging = layout.staging;
+  best_scratch = layout.best_scratch, finite = layout.finite, best = layout.best;
+  scratch = {layout.sums, layout.counters};
+  device_ = static_cast<HostTables*>(layout.tables);
+}
+
+StepBuffers::~StepBuffers() {
+  cudaFreeHost(host_);
+  cudaFreeHost(results_);
+}
+
+cudaError_t StepBuffers::send(std::size_t block_count, cudaStream_t stream) {
+  const std::size_t bytes = offsetof(HostTables, blocks) + block_count * sizeof(std::byte*);
+  return cudaMemcpyAsync(device_, host_, bytes, cudaMemcpyHostToDevice, stream);
+}
+
+cudaError_t StepBuffers::send_sampled(std::size_t first, std::size_t count, cudaStream_t stream) {
+  return cudaMemcpyAsync(device_->sampled, host_->sampled + first, count * sizeof(int),
+                         cudaMemcpyHostToDevice, stream);
+}
+
+StepTables StepBuffers::tables() const {
+  return {.ids = device_->ids,
+          .rotary = device_->rotary,
+          .place = device_->place,
+          .first_block = device_->first_block,
+          .tiles = device_->tiles,
+          .sampled = device_->sampled,
+          .blocks = device_->blocks};
+}
+
+const float* StepBuffers::frequencies() const {
+  return device_->frequencies;
+}
+
+}  // namespace mesh::engine::cuda

@@ -1,0 +1,240 @@
+// A model of random weights on one GPU: decode for several numbers of sessions and contexts, prefill for
+// several chunks, as shares of the GPU's read rate, KV bytes counted, measured in the same run. gpu_bench
+// --config FILE [--path graphs]
+// [--only decode,long,prefill] [--rounds 5] [--json]
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <iterator>
+
+#include "node/engine/engine.h"
+#include "tests/bench/gpu_limits.h"
+
+namespace mesh::bench {
+namespace {
+using namespace engine;
+
+struct Settings {
+  std::string config, path = "graphs", library;
+  std::vector<std::string> only{"decode", "long", "prefill"};
+  std::vector<std::size_t> sessions{1, 16, 64};
+  int rounds = 5;
+  bool json = false;
+};
+
+template <class T>
+T must(StatusOr<T> value) {
+  if (value.ok()) return *std::move(value);
+  fmt::print(stderr, "gpu_bench: {}\n", message_of(value.status()));
+  std::exit(1);
+}
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+/// Sessions that go forward together.
+class Sessions {
+ public:
+  Sessions(Engine& engine, std::shared_ptr<const Shard> shard, std::size_t count, Position limit)
+      : engine_(engine), shard_(std::move(shard)), range_(0, shard_->profile().layer_count()) {
+    for (std::size_t i = 0; i < count; ++i) {
+      caches_.push_back(must(engine_.open_cache(shard_, range_, limit)));
+      feeds_.push_back(token(i));
+    }
+  }
+  ~Sessions() {
+    for (const CacheId cache : caches_) engine_.close_cache(cache);
+  }
+  Sessions(const Sessions&) = delete;
+
+  /// Fills every cache up to `tokens`, one session after another.
+  void prefill(Position tokens, std::uint32_t chunk) {
+    for (std::size_t i = 0; i < caches_.size(); ++i) {
+      for (Position at = 0; at < tokens; at += chunk) {
+        Segment segment;
+        segment.cache = caches_[i], segment.start = at, segment.rows = std::min(chunk, tokens - at);
+        for (std::uint32_t k = 0; k < segment.rows; ++k) segment.ids.push_back(token(i * 7919 + at + k));
+        segment.want = at + segment.rows == tokens ? Want::kTokens : Want::kNothing;
+        run({std::move(segment)});
+      }
+    }
+    position_ = tokens;
+  }
+  void decode() {
+    std::vector<Segment> segments;
+    for (std::size_t i = 0; i < caches_.size(); ++i) {
+      Segment& segment = segments.emplace_back();
+      segment.cache = caches_[i], segment.start = position_, segment.rows = 1;
+      segment.ids = {feeds_[i]}, segment.want = Want::kTokens;
+    }
+    const auto results = run(segments);
+    for (std::size_t i = 0; i < caches_.size(); ++i) feeds_[i] = results[i].tokens[0].id;
+    ++position_;
+  }
+  void back_to(Position position) { position_ = position; }
+
+ private:
+  TokenId token(std::size_t seed) const {
+    return static_cast<TokenId>((seed * 2654435761u + 12345u) % shard_->profile().vocab);
+  }
+  std::vector<SegmentResult> run(const std::vector<Segment>& segments) {
+    auto results = must(engine_.step(shard_, range_, segments));
+    for (const SegmentResult& result : results) {
+      if (!result.status.ok()) must(StatusOr<int>(result.status));
+    }
+    return results;
+  }
+
+  Engine& engine_;
+  std::shared_ptr<const Shard> shard_;
+  LayerRange range_;
+  std::vector<CacheId> caches_;
+  std::vector<TokenId> feeds_;
+  Position position_ = 0;
+};
+
+struct Row {
+  std::string what;
+  double seconds = 0, tokens = 0, bytes = 0;  // of one step; bytes 0: no share of the read rate
+};
+
+class Bench {
+ public:
+  Bench(const Settings& settings, Engine& engine, std::shared_ptr<const Shard> shard, GpuReadLimit& limit)
+      : settings_(settings), engine_(engine), shard_(std::move(shard)), limit_(limit) {
+    const ModelProfile& profile = shard_->profile();
+    for (const PartSize& layer : profile.layers)
+      weight_bytes_ += static_cast<double>(layer.bytes(WeightFormat::kBfloat16));
+    weight_bytes_ += static_cast<double>(profile.head.bytes(WeightFormat::kBfloat16));
+    kv_bytes_ =
+        static_cast<double>(profile.kv_bytes_per_token({0, profile.layer_count()}, WeightFormat::kBfloat16));
+  }
+
+  /// Prompt of `prompt`, then `count` tokens, `rounds` times.
+  void decode(std::size_t sessions, Position prompt, Position count) {
+    Sessions group(engine_, shard_, sessions, prompt + count + 1);
+    group.prefill(prompt, prompt > 1024 ? 512 : 128);
+    for (int i = 0; i < 4; ++i) group.decode();  // the first run of a shape is no graph yet
+    std::vector<double> times;
+    for (int round = 0; round < settings_.rounds; ++round) {
+      limit_.pass();
+      group.back_to(prompt);
+      const double start = now();
+      for (Position i = 0; i < count; ++i) group.decode();
+      times.push_back((now() - start) / count);
+    }
+    const double context = prompt + 0.5 * count;
+    const auto many = static_cast<double>(sessions);
+    rows_.push_back({fmt::format("decode, {} session(s), mean context {:.0f}", sessions, context),
+                     median(times), many, weight_bytes_ + many * context * kv_bytes_});
+  }
+
+  void prefill(Position tokens, std::uint32_t chunk) {
+    Sessions one(engine_, shard_, 1, tokens);
+    std::vector<double> times;
+    for (int round = -2; round < settings_.rounds; ++round) {
+      limit_.pass();
+      const double start = now();
+      one.prefill(tokens, chunk);
+      if (round >= 0) times.push_back(now() - start);
+    }
+    rows_.push_back({fmt::format("prefill of {} in chunks of {}", tokens, chunk), median(times),
+                     static_cast<double>(tokens), 0});
+  }
+
+  void print() const {
+    const double read = limit_.bytes_per_second();
+    const ForwardCounts counts = engine_.forward_counts();
+    if (settings_.json) {
+      fmt::print("{{\"read_bytes_per_s\":{:.4g},\"path\":\"{}\",\"rows\":[", read, settings_.path);
+    } else {
+      fmt::print("read rate {:.3f} TB/s{}; forwards: {} graphs, {} launches, {} op by op\n", read * 1e-12,
+                 read < 4.2e12 ? " (an H200 with less than 4.2 is disturbed)" : "", counts.graphs,
+                 counts.launches, counts.ops);
+    }
+    for (const Row& row : rows_) {
+      const double share = row.bytes / row.seconds / read;
+      if (settings_.json) {
+        fmt::print("{}{{\"what\":\"{}\",\"seconds\":{:.5g},\"tokens_per_s\":{:.5g},\"read_share\":{:.3f}}}",
+                   &row == rows_.data() ? "" : ",", row.what, row.seconds, row.tokens / row.seconds, share);
+      } else {
+        fmt::print("{:44} {:9.3f} ms {:10.1f} tok/s{}\n", row.what, row.seconds * 1e3,
+                   row.tokens / row.seconds,
+                   row.bytes > 0 ? fmt::format("  {:.3f} of the read rate", share) : "");
+      }
+    }
+    if (settings_.json) fmt::print("]}}\n");
+  }
+
+ private:
+  const Settings& settings_;
+  Engine& engine_;
+  std::shared_ptr<const Shard> shard_;
+  GpuReadLimit& limit_;
+  double weight_bytes_ = 0, kv_bytes_ = 0;
+  std::vector<Row> rows_;
+};
+
+void run(const Settings& settings) {
+  std::ifstream file(settings.config);
+  const std::string config((std::istreambuf_iterator<char>(file)), {});
+  const auto limit = GpuReadLimit::create();
+  if (limit == nullptr) {
+    fmt::print(stderr, "gpu_bench: no GPU with 8 GiB free\n");
+    std::exit(1);
+  }
+  const auto engine = must(Engine::create({.device = Device::kCuda,
+                                           .compute = ComputeType::kBfloat16,
+                                           .cuda_library = settings.library,
+                                           .cuda_path = must(parse_cuda_path(settings.path))}));
+  const ModelProfile profile = must(read_model_profile(config));
+  const auto shard =
+      must(engine->make_synthetic(config, {}, shard_of(profile, {0, profile.layer_count()}), 1));
+  Bench bench(settings, *engine, shard, *limit);
+  for (int i = 0; i < 5; ++i) limit->pass();
+  const auto wanted = [&](const char* what) {
+    return std::ranges::find(settings.only, what) != settings.only.end();
+  };
+  if (wanted("decode")) {
+    for (const std::size_t sessions : settings.sessions) bench.decode(sessions, 128, 128);
+  }
+  if (wanted("long")) {
+    bench.decode(1, 8192, 64);
+    bench.decode(16, 8192, 32);
+  }
+  if (wanted("prefill")) {
+    for (const std::uint32_t chunk : {128u, 512u}) bench.prefill(2048, chunk);
+  }
+  for (int i = 0; i < 5; ++i) limit->pass();
+  bench.print();
+}
+
+}  // namespace
+}  // namespace mesh::bench
+
+int main(int argc, char** argv) {
+  mesh::bench::Settings settings;
+  CLI::App app("Decode and prefill of a model of random weights on one GPU");
+  app.add_option("--config", settings.config, "config.json of the model")
+      ->required()
+      ->check(CLI::ExistingFile);
+  app.add_option("--path", settings.path, "graphs, launches, portable or eager");
+  app.add_option("--cuda-library", settings.library, "libmeshnet_cuda.so, if not beside the program");
+  app.add_option("--only", settings.only, "decode, long, prefill")->delimiter(',');
+  app.add_option("--sessions", settings.sessions, "Sessions that decode together")->delimiter(',');
+  app.add_option("--rounds", settings.rounds, "Times that each figure is measured");
+  app.add_flag("--json", settings.json, "One JSON object instead of text");
+  CLI11_PARSE(app, argc, argv);
+  mesh::bench::run(settings);
+}
