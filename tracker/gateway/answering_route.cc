@@ -33,6 +33,8 @@ StatusOr<Job> read_job(Backend& backend, const AnsweringEndpoint& endpoint, cons
   job.ask.eos_ids = model->defaults.eos_ids;
   job.ask.sampling = fields.sampling;
   job.ask.request_id = request.request_id;
+  job.ask.principal = request.principal;
+  job.ask.length_asked = asked.has_value();
   job.tokenizer = model->tokenizer;
   job.stops = std::move(fields.stops);
   job.stream = fields.stream;

@@ -36,7 +36,9 @@ struct Ask {
   std::uint32_t max_tokens = 0;  ///< of the answer, ≥ 1
   std::vector<TokenId> eos_ids;
   wire::Sampling sampling;
-  std::string request_id;  ///< for logs
+  bool length_asked = false;  ///< else max_tokens is a default, and may be lowered to what fits
+  std::string request_id;     ///< for logs
+  std::string principal;      ///< whose key asked; empty: there are no keys
 };
 
 struct Token {
@@ -67,8 +69,9 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual const std::vector<Model>& models() const = 0;
-  /// kUnavailable: some layer has no ready copy, or the tracker is draining. kResourceExhausted: no room for
-  /// another session now.
+  /// kUnavailable: some layer has no ready copy, or the tracker is draining. kInvalidArgument: it can never
+  /// fit. Whatever else keeps it from running (docs/admission.md) is its answer's End: kResourceExhausted
+  /// when too many wait, kUnavailable when its wait is over.
   virtual StatusOr<std::shared_ptr<Answer>> ask(Ask ask) = 0;
 };
 
