@@ -78,28 +78,29 @@ def build(preset: str, *options: str, targets: tuple[str, ...] = ()) -> bool:
 
 def gtest_programs(preset: str, options: Options, environment: dict[str, str] | None = None) -> Tally:
     """Every *_test program of the preset; tests whose name begins with Long run with --long only."""
-    total = Tally()
     programs = sorted((ROOT / "build" / preset / "bin").glob("*_test"))
-    if not programs:
-        return Tally(failed=1)
-    for program in programs:
-        with tempfile.NamedTemporaryFile(suffix=".json") as report:
-            command = [str(program), f"--gtest_output=json:{report.name}", "--gtest_brief=1"]
-            if not options.long:
-                command.append("--gtest_filter=-*.Long*")
-            code, _ = run(f"{preset}-{program.name}", command, environment, timeout=5400 if options.long else 900)
-            try:
-                results = json.load(open(report.name))
-                cases = [case for suite in results["testsuites"] for case in suite["testsuite"]]
-                skipped = sum(case.get("result") == "SKIPPED" for case in cases)
-                tally = Tally(results["tests"] - results["failures"] - skipped, results["failures"], skipped)
-            except ValueError:  # it died before it could report
-                tally = Tally(failed=1)
-            if code != 0 and tally.failed == 0:
-                tally.failed = 1
-        print(f"  {preset}/{program.name}: {tally}", flush=True)
-        total += tally
-    return total
+    with concurrent.futures.ThreadPoolExecutor(jobs()) as pool:
+        tallies = list(pool.map(lambda program: gtest_program(preset, program, options, environment), programs))
+    return sum(tallies, Tally()) if programs else Tally(failed=1)
+
+
+def gtest_program(preset: str, program: pathlib.Path, options: Options, environment: dict[str, str] | None) -> Tally:
+    with tempfile.NamedTemporaryFile(suffix=".json") as report:
+        command = [str(program), f"--gtest_output=json:{report.name}", "--gtest_brief=1"]
+        if not options.long:
+            command.append("--gtest_filter=-*.Long*")
+        code, _ = run(f"{preset}-{program.name}", command, environment, timeout=5400 if options.long else 900)
+        try:
+            results = json.load(open(report.name))
+            cases = [case for suite in results["testsuites"] for case in suite["testsuite"]]
+            skipped = sum(case.get("result") == "SKIPPED" for case in cases)
+            tally = Tally(results["tests"] - results["failures"] - skipped, results["failures"], skipped)
+        except ValueError:  # it died before it could report
+            tally = Tally(failed=1)
+    if code != 0 and tally.failed == 0:
+        tally.failed = 1
+    print(f"  {preset}/{program.name}: {tally}", flush=True)
+    return tally
 
 
 def unittest_files(folder: str, python: str, options: Options, environment: dict[str, str]) -> Tally:

@@ -216,9 +216,12 @@ class Engine {
 
   /// A shard without a checkpoint, for measurements: random weights of the model that a config.json describes, a
   /// function of `seed`. The errors of load(); kFailedPrecondition where an engine has none.
-  virtual StatusOr<std::shared_ptr<const Shard>> make_synthetic(std::string_view config_json,
-                                                                const ModelIdentity& identity,
-                                                                const ShardSpec& spec, std::uint64_t seed);
+  virtual StatusOr<std::shared_ptr<const Shard>> make_synthetic(std::string_view /*config_json*/,
+                                                                const ModelIdentity& /*identity*/,
+                                                                const ShardSpec& /*spec*/,
+                                                                std::uint64_t /*seed*/) {
+    return error(StatusCode::kFailedPrecondition, "this engine makes no synthetic weights");
+  }
 
   /// Reserves the KV blocks of `max_positions` tokens. kResourceExhausted with needed and free bytes.
   virtual StatusOr<CacheId> open_cache(const std::shared_ptr<const Shard>& shard, const LayerRange& range,

@@ -158,11 +158,6 @@ class LocalEngine final : public Engine {
 
 }  // namespace
 
-StatusOr<std::shared_ptr<const Shard>> Engine::make_synthetic(std::string_view, const ModelIdentity&,
-                                                              const ShardSpec&, std::uint64_t) {
-  return error(StatusCode::kFailedPrecondition, "this engine makes no synthetic weights");
-}
-
 StatusOr<Device> parse_device(std::string_view name) {
   if (name == "auto") return Device::kAuto;
   if (name == "cpu") return Device::kCpu;
