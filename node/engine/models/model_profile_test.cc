@@ -76,10 +76,11 @@ TEST(ModelProfile, CountsATiedMatrixOnceForAShardWithBothEnds) {
 TEST(ModelProfile, CountsQuantisedBytesAsByHand) {
   const auto profile = read_model_profile(text(with(base("llama"), "hidden_size", 64)));
   ASSERT_TRUE(profile.ok());
-  // q, k, v 128 rows, o 64, gate and up 96 of 64 weights, down 64 rows of 48, which are no whole NF4 blocks.
-  const std::uint64_t rows = 128 + 64 + 96;
-  EXPECT_EQ(profile->layers[0].bytes(WeightFormat::kInt8), rows * (64 + 4) + 64u * (48 + 4) + 2 * 64 * 4);
-  EXPECT_EQ(profile->layers[0].bytes(WeightFormat::kNf4), rows * (32 + 4) + 64u * (48 + 4) + 2 * 64 * 4);
+  // q, k, v 64 rows, gate and up 96, of 64 weights; o 64 of 32 and down 64 of 48, which are no whole NF4
+  // blocks.
+  const std::uint64_t rows = 64 + 96, others = 64 * (32 + 4) + 64 * (48 + 4) + 2 * 64 * 4;
+  EXPECT_EQ(profile->layers[0].bytes(WeightFormat::kInt8), rows * (64 + 4) + others);
+  EXPECT_EQ(profile->layers[0].bytes(WeightFormat::kNf4), rows * (32 + 4) + others);
   for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kNf4}) {
     EXPECT_EQ(profile->embedding.bytes(format), 100u * 64 * 2);  // not tied: only looked up
     EXPECT_EQ(profile->head.bytes(format), 100u * (64 + 4) + 64 * 4);

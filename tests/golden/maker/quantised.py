@@ -95,7 +95,8 @@ def smollm2(here, path) -> None:
         for answer in answers:
             ids = answer["prompt_ids"] + answer["completion_ids"]
             logits = model(torch.tensor([ids])).logits[0]
-            kl.append(divergence(exact(torch.tensor([ids])).logits[0], logits))
+            answered = slice(len(answer["prompt_ids"]) - 1, -1)
+            kl.append(divergence(exact(torch.tensor([ids])).logits[0, answered], logits[answered]))
             top = logits.double().log_softmax(-1).topk(TOP)
             texts.append(dict(ids=ids, top_ids=top.indices.tolist(),
                               top_logprobs=[[round(v, 5) for v in row] for row in top.values.tolist()]))
