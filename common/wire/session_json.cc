@@ -134,9 +134,10 @@ StatusOr<std::vector<View>> read_items(const View& view, std::string_view key) {
   return items;
 }
 
-Array hex_list(const std::vector<SessionId>& ids) {
+template <class Id>
+Array hex_list(const std::vector<Id>& ids) {
   Array list;
-  for (const SessionId& id : ids) list.emplace_back(id.hex());
+  for (const Id& id : ids) list.emplace_back(id.hex());
   return list;
 }
 
@@ -178,6 +179,10 @@ Status check(const View& view, const OpenRequest& r) {
   if (r.next.has_value() == r.tail.has_value()) return view.error("exactly one of next and tail is expected");
   if (r.emit_from && *r.emit_from > r.max_tokens) return view.error("emit_from lies beyond max_tokens");
   if (r.tail && r.tail->ids.size() > r.max_tokens) return view.error("tail.ids: more than max_tokens");
+  if (r.emit_from && !r.prefix.empty()) return view.error("prefix: not in an opening with emit_from");
+  if (r.prefix.size() > r.max_tokens / kPrefixBlockTokens) {
+    return view.error(fmt::format("prefix: more keys than max_tokens has blocks of {}", kPrefixBlockTokens));
+  }
   return absl::OkStatus();
 }
 
@@ -198,6 +203,7 @@ std::string write_open(const OpenRequest& r, std::string_view sealed_secret, con
                        {"ids", Array(r.tail->ids.begin(), r.tail->ids.end())}};
   }
   if (r.emit_from) o["emit_from"] = *r.emit_from;
+  if (!r.prefix.empty()) o["prefix"] = hex_list(r.prefix);
   return text_of(std::move(o));
 }
 
@@ -206,7 +212,7 @@ StatusOr<OpenMessage> read_open(std::string_view body) {
   const View view(value);
   MESH_RETURN_IF_ERROR(
       view.only_fields({"session", "generation", "identity", "range", "takes_ids", "max_tokens", "lease_ms",
-                        "head_url", "secret", "fresh", "next", "tail", "emit_from"}));
+                        "head_url", "secret", "fresh", "next", "tail", "emit_from", "prefix"}));
   OpenMessage message;
   OpenRequest& r = message.request;
   MESH_ASSIGN_OR_RETURN(r.session, view.get<SessionId>("session"));
@@ -232,6 +238,10 @@ StatusOr<OpenMessage> read_open(std::string_view body) {
     MESH_ASSIGN_OR_RETURN(r.tail, read_tail(*tail));
   }
   MESH_ASSIGN_OR_RETURN(r.emit_from, view.get_optional<Position>("emit_from"));
+  MESH_ASSIGN_OR_RETURN(const std::optional<View> prefix, view.find("prefix"));
+  if (prefix) {
+    MESH_ASSIGN_OR_RETURN(r.prefix, view.get_list<PrefixKey>("prefix"));
+  }
   MESH_RETURN_IF_ERROR(check(view, r));
   return message;
 }

@@ -53,6 +53,25 @@ TEST(Opening, ReadsTheGoldenMessages) {
   EXPECT_EQ(first->request.next, (HopAddress{node, "http://10.0.0.7:8090", {6, 12}}));
 }
 
+TEST(Opening, OffersTheKeysOfThePromptsBlocks) {
+  const auto offer = read_open(read_vector("open_offer.json"));
+  ASSERT_TRUE(offer.ok()) << offer.status();
+  EXPECT_EQ(offer->request.prefix.size(), 3u);
+  EXPECT_EQ(read_open(write_open(offer->request, "", kFresh))->request, offer->request);
+  const std::string text = json::serialize(*json::parse(read_vector("open_offer.json")));
+  const auto refused = [&](std::string_view from, std::string_view to) {
+    std::string wrong = text;
+    wrong.replace(wrong.find(from), from.size(), to);
+    const auto result = read_open(wrong);
+    EXPECT_FALSE(result.ok()) << to;
+    return std::string(message_of(result.status()));
+  };
+  EXPECT_NE(refused("\"max_tokens\":512", "\"max_tokens\":383").find("prefix"), std::string::npos);
+  EXPECT_NE(refused("\"prefix\":", "\"emit_from\":0,\"prefix\":").find("prefix"), std::string::npos);
+  EXPECT_NE(refused("\"prefix\":[\"", "\"prefix\":[\"00").find("prefix"), std::string::npos);
+  EXPECT_NE(refused("\"prefix\":[", "\"prefix\":[7,").find("prefix"), std::string::npos);
+}
+
 TEST(Opening, SurvivesTheWireForTailAndMiddleAndNeverShowsTheSecret) {
   OpenRequest middle = tail_opening();
   middle.tail.reset();

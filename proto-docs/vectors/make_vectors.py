@@ -101,6 +101,27 @@ control("open_first.json", {
     "takes_ids": True, "max_tokens": 512, "lease_ms": 30000, "head_url": "http://10.0.0.1:8070", "secret": "00ff",
     "fresh": FRESH,
     "next": {"node": (b"\5" * 32).hex(), "url": "http://10.0.0.7:8090", "range": {"begin": 6, "end": 12}}})
+
+
+def prefix_keys(salt, ids):
+    keys, parent = [], bytes(32)
+    for at in range(0, len(ids) - len(ids) % 128, 128):
+        block = struct.pack("<128i", *ids[at:at + 128])
+        parent = hashlib.sha256(b"meshnet/1 prefix" + parent + IDENTITY + salt + block + bytes(1) + bytes(32)).digest()
+        keys.append(parent.hex())
+    return keys
+
+
+# Three full blocks and a rest; the second begins with an id of four bytes.
+PROMPT = [index * 7919 % 50000 for index in range(128)] + [2**31 - 1] + list(range(300))
+PREFIX = {salt.hex(): prefix_keys(salt, PROMPT) for salt in (bytes(32), bytes(range(200, 232)))}
+control("prefix_keys.json", {"identity": IDENTITY.hex(), "ids": PROMPT, "salts": PREFIX})
+control("open_offer.json", {
+    "session": SESSION.hex(), "generation": 1, "identity": IDENTITY.hex(), "range": {"begin": 0, "end": 6},
+    "takes_ids": True, "max_tokens": 512, "lease_ms": 30000, "head_url": "http://10.0.0.1:8070", "secret": "00ff",
+    "fresh": FRESH,
+    "next": {"node": (b"\5" * 32).hex(), "url": "http://10.0.0.7:8090", "range": {"begin": 6, "end": 12}},
+    "prefix": PREFIX[bytes(32).hex()]})
 control("open_reply.json", {"code": "no_room", "cursor": CURSOR, "window": {"segments": 16, "rows": 1024},
                             "kept_from": 4, "message": "the cache is full"})
 control("close.json", {"session": SESSION.hex(), "generation": 4})
