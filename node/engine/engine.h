@@ -107,6 +107,13 @@ struct AttentionMask {
   /// key.
   std::vector<float> additive;
 };
+/// What one full block of 128 tokens of a cache holds, of all layers of its range. Immutable; counts as cache
+/// bytes. Any thread may drop it.
+class SharedBlock {
+ public:
+  virtual ~SharedBlock() = default;
+};
+
 
 enum class Want : std::uint8_t {
   kNothing,  ///< fill the cache only
@@ -167,7 +174,8 @@ struct MemoryUse {
   std::uint64_t budget_bytes = 0;
   std::uint64_t weight_bytes = 0;
   std::uint64_t cache_bytes = 0;
-  std::uint64_t cache_blocks = 0;
+  std::uint64_t cache_blocks = 0;   ///< that caches reserve
+  std::uint64_t shared_blocks = 0;  ///< that handles hold, counted in cache_bytes too
   std::uint64_t caches = 0;
   std::uint64_t working_bytes = 0;  ///< set aside for activations
   std::uint64_t free_bytes() const {
@@ -244,3 +252,15 @@ class Engine {
 };
 
 }  // namespace mesh::engine
+  /// A handle of full block `index` of a cache, for other caches of this range to begin with
+  /// (docs/engine-contract.md, Shared blocks). Called by the thread that runs steps, as attach() is.
+  /// kResourceExhausted when the budget has no room for it, kOutOfRange when the block is not full.
+  virtual StatusOr<std::shared_ptr<const SharedBlock>> share(CacheId /*cache*/, std::uint32_t /*index*/) {
+    return error(StatusCode::kFailedPrecondition, "this engine keeps no blocks");
+  }
+  /// A cache without tokens begins with `tokens` tokens: those of `blocks`, one for every 128, or of none
+  /// when its range has no layers. kInvalidArgument when they do not fit the cache.
+  virtual Status attach(CacheId /*cache*/, std::span<const std::shared_ptr<const SharedBlock>> /*blocks*/,
+                        Position /*tokens*/) {
+    return error(StatusCode::kFailedPrecondition, "this engine keeps no blocks");
+  }

@@ -9,18 +9,54 @@ std::uint64_t block_count(Position positions) {
   return (std::uint64_t{positions} + kBlockTokens - 1) / kBlockTokens;
 }
 
+/// A handle: the memory, what it is of, and its place in the budget.
+class Block final : public SharedBlock {
+ public:
+  Block(const SessionCache& of, DeviceMemory memory, MemoryBudget::Reservation reserved,
+        std::shared_ptr<std::atomic<std::uint64_t>> count)
+      : model_(of.model()),
+        range_(of.range()),
+        layout_(of.layout()),
+        memory_(std::move(memory)),
+        reserved_(std::move(reserved)),
+        count_(std::move(count)) {
+    *count_ += range_.size();
+  }
+  ~Block() override { *count_ -= range_.size(); }
+  bool fits(const SessionCache& cache) const {
+    const ops::KvLayout& other = cache.layout();
+    return model_ == cache.model() && range_ == cache.range() && layout_.kv_heads == other.kv_heads &&
+           layout_.head_dim == other.head_dim && layout_.element == other.element;
+  }
+  const DeviceMemory& memory() const { return memory_; }
+
+ private:
+  const ModelIdentity model_;
+  const LayerRange range_;
+  const ops::KvLayout layout_;
+  const DeviceMemory memory_;
+  const MemoryBudget::Reservation reserved_;
+  const std::shared_ptr<std::atomic<std::uint64_t>> count_;
+};
+
 }  // namespace
 
 std::uint64_t SessionCache::reserved_blocks() const {
   return block_count(max_positions_) * range_.size();
 }
 
-Status SessionCache::grow(DeviceOps& ops, Position positions) {
+Status SessionCache::make_writable(DeviceOps& ops, Position start, Position end) {
   if (range_.empty()) return absl::OkStatus();
-  while (blocks_.size() < block_count(positions)) {
-    MESH_ASSIGN_OR_RETURN(DeviceMemory block,
-                          ops.allocate(static_cast<std::uint64_t>(layer_block_bytes_) * range_.size()));
-    blocks_.push_back(std::move(block));
+  const std::uint64_t bytes = static_cast<std::uint64_t>(layer_block_bytes_) * range_.size();
+  for (std::size_t i = start / kBlockTokens; i < block_count(end); ++i) {
+    if (i < blocks_.size() && blocks_[i].use_count() == 1) continue;
+    MESH_ASSIGN_OR_RETURN(DeviceMemory block, ops.allocate(bytes));
+    if (i == blocks_.size()) {
+      blocks_.push_back(std::move(block));
+      continue;
+    }
+    if (std::uint64_t{i} * kBlockTokens < start) ops.copy(blocks_[i].get(), block.get(), bytes);
+    blocks_[i] = std::move(block);
   }
   return absl::OkStatus();
 }
@@ -68,6 +104,45 @@ Status CacheTable::trim(CacheId id, Position position) {
                  cache->next_);
   }
   cache->next_ = position;
+  return absl::OkStatus();
+}
+
+StatusOr<std::shared_ptr<const SharedBlock>> CacheTable::share(CacheId id, std::uint32_t index) {
+  const std::lock_guard lock(mutex_);
+  MESH_ASSIGN_OR_RETURN(const std::shared_ptr<SessionCache> cache, find(id));
+  if (cache->in_step_) return error(StatusCode::kUnavailable, "cache {} is in a step", id.value);
+  if (index >= cache->next_ / kBlockTokens || cache->range().empty()) {
+    return error(StatusCode::kOutOfRange, "block {} of a cache with {} tokens is not full", index,
+                 cache->next_);
+  }
+  const std::uint64_t bytes = static_cast<std::uint64_t>(cache->layer_block_bytes_) * cache->range().size();
+  MESH_ASSIGN_OR_RETURN(MemoryBudget::Reservation reserved,
+                        budget_.reserve(MemoryUseKind::kCache, bytes, "a kept block of a prompt"));
+  return std::make_shared<const Block>(*cache, cache->blocks_[index], std::move(reserved), shared_);
+}
+
+Status CacheTable::attach(CacheId id, std::span<const std::shared_ptr<const SharedBlock>> blocks,
+                          Position tokens) {
+  const std::lock_guard lock(mutex_);
+  MESH_ASSIGN_OR_RETURN(const std::shared_ptr<SessionCache> cache, find(id));
+  if (cache->in_step_ || cache->next_ > 0)
+    return error(StatusCode::kInvalidArgument, "cache {} has tokens already", id.value);
+  const std::uint64_t needed = cache->range().empty() ? 0 : tokens / kBlockTokens;
+  if (tokens % kBlockTokens != 0 || tokens > cache->max_positions() || blocks.size() != needed) {
+    return error(StatusCode::kInvalidArgument, "{} blocks for {} tokens of a cache with room for {}",
+                 blocks.size(), tokens, cache->max_positions());
+  }
+  std::vector<DeviceMemory> held;
+  for (const auto& block : blocks) {
+    const auto* own = dynamic_cast<const Block*>(block.get());
+    if (own == nullptr || !own->fits(*cache)) {
+      return error(StatusCode::kInvalidArgument, "a block of another model or range cannot join cache {}",
+                   id.value);
+    }
+    held.push_back(own->memory());
+  }
+  cache->blocks_ = std::move(held);
+  cache->next_ = tokens;
   return absl::OkStatus();
 }
 

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "node/engine/device/device_ops.h"
@@ -15,7 +17,8 @@ namespace mesh::engine {
 inline constexpr Position kBlockTokens = 128;
 
 /// KV of one session for the layers of one range. A block holds 128 tokens of all these layers, layer after
-/// layer; its memory is taken when the first token comes to it, out of what was reserved at opening.
+/// layer; its memory is taken when the first token comes to it, out of what was reserved at opening. A block
+/// that others hold too is never written: the cache takes one of its own first.
 class SessionCache {
  public:
   SessionCache(const ModelIdentity& model, const LayerRange& range, const ops::KvLayout& layout,
@@ -34,8 +37,9 @@ class SessionCache {
   std::uint64_t reserved_bytes() const { return memory_.bytes(); }
   std::uint64_t reserved_blocks() const;
 
-  /// Takes memory for the tokens [0, positions). The executor alone.
-  Status grow(DeviceOps& ops, Position positions);
+  /// Lets the tokens [start, end) be written: takes memory for new blocks, and blocks of its own in place of
+  /// those that others hold, with the tokens before `start`. The executor alone.
+  Status make_writable(DeviceOps& ops, Position start, Position end);
   /// Where layer `layer` (of the model) has its blocks, one for each block taken.
   std::vector<std::byte*> blocks_of(std::uint32_t layer) const;
 
@@ -47,7 +51,7 @@ class SessionCache {
   const std::int64_t layer_block_bytes_;
   const Position max_positions_;
   MemoryBudget::Reservation memory_;
-  std::vector<DeviceMemory> blocks_;
+  std::vector<DeviceMemory> blocks_;  ///< a count above one: others hold it too
   // Under the table's mutex:
   Position next_ = 0;
   bool in_step_ = false;
@@ -61,8 +65,12 @@ class CacheTable {
   StatusOr<CacheId> open(const ModelIdentity& model, const LayerRange& range, const ops::KvLayout& layout,
                          Position max_positions);
   Status trim(CacheId id, Position position);
+  StatusOr<std::shared_ptr<const SharedBlock>> share(CacheId id, std::uint32_t index);
+  Status attach(CacheId id, std::span<const std::shared_ptr<const SharedBlock>> blocks, Position tokens);
   void close(CacheId id);
   StatusOr<CacheState> state(CacheId id) const;
+  /// Blocks × layers of the handles that somebody holds.
+  std::uint64_t shared_blocks() const { return *shared_; }
   std::uint64_t count() const;
   std::uint64_t blocks() const;
 
@@ -81,6 +89,7 @@ class CacheTable {
   mutable std::mutex mutex_;
   std::map<CacheId, std::shared_ptr<SessionCache>> caches_;
   CacheId last_id_;
+  const std::shared_ptr<std::atomic<std::uint64_t>> shared_ = std::make_shared<std::atomic<std::uint64_t>>(0);
 };
 
 }  // namespace mesh::engine

@@ -62,6 +62,9 @@ class CudaOps final : public DeviceOps {
     return 2 * ops::KvLayout::kBlock * kv_heads * head_dim * ops::element_size(element);
   }
 
+  void copy(const std::byte* from, std::byte* to, std::uint64_t bytes) override {
+    run([&] { check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice)); });
+  }
   void upload(std::span<const float> host, float* device) override {
     run([&] { check(cudaMemcpy(device, host.data(), host.size_bytes(), cudaMemcpyHostToDevice)); });
   }

@@ -154,6 +154,9 @@ class CpuOps final : public DeviceOps {
   void gelu_tanh(Matrix x) override { ops::gelu_tanh(*backend_, x); }
   void gelu_exact(Matrix x) override { ops::gelu_exact(*backend_, x); }
   void add(Matrix x, ConstMatrix y) override { ops::add(*backend_, x, y); }
+  void copy(const std::byte* from, std::byte* to, std::uint64_t bytes) override {
+    std::memcpy(to, from, bytes);
+  }
   void gather_rows(ConstMatrix x, std::span<const std::int32_t> rows, Matrix out) override {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       std::memcpy(out.row(static_cast<std::int64_t>(i)), x.row(rows[i]),

@@ -80,6 +80,7 @@ class DeviceOps {
                                       Element element) const = 0;
 
   // The executor alone.
+  virtual void copy(const std::byte* from, std::byte* to, std::uint64_t bytes) = 0;  ///< on the device
   virtual void upload(std::span<const float> host, float* device) = 0;
   virtual void download(ConstMatrix device, float* host) = 0;      ///< waits
   virtual void upload_bf16(const void* host, Matrix device) = 0;   ///< no gaps on the host, maybe unaligned

@@ -87,6 +87,13 @@ class LocalEngine final : public Engine {
 
   Status trim(CacheId cache, Position position) override { return caches_.trim(cache, position); }
   void close_cache(CacheId cache) override { caches_.close(cache); }
+  StatusOr<std::shared_ptr<const SharedBlock>> share(CacheId cache, std::uint32_t index) override {
+    return caches_.share(cache, index);
+  }
+  Status attach(CacheId cache, std::span<const std::shared_ptr<const SharedBlock>> blocks,
+                Position tokens) override {
+    return caches_.attach(cache, blocks, tokens);
+  }
   StatusOr<CacheState> cache_state(CacheId cache) const override { return caches_.state(cache); }
 
   MemoryUse memory() const override {
@@ -97,6 +104,7 @@ class LocalEngine final : public Engine {
             .cache_bytes = used(MemoryUseKind::kCache),
             .cache_blocks = caches_.blocks(),
             .caches = caches_.count(),
+            .shared_blocks = caches_.shared_blocks(),
             .working_bytes = used(MemoryUseKind::kWorking)};
   }
 

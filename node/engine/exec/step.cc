@@ -21,7 +21,7 @@ StatusOr<std::vector<SegmentResult>> StepRunner::run(const LoadedShard& shard, c
     auto cache = caches_.lend(segment.cache, shard.identity(), range, segment.start, segment.rows);
     status = cache.status();
     if (!status.ok()) continue;
-    if (status = (*cache)->grow(ops_, segment.start + segment.rows); !status.ok()) {
+    if (status = (*cache)->make_writable(ops_, segment.start, segment.start + segment.rows); !status.ok()) {
       caches_.give_back(**cache, segment.start);
       continue;
     }
