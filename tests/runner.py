@@ -110,8 +110,9 @@ def unittest_files(folder: str, python: str, options: Options, environment: dict
         ran = re.search(r"^Ran (\d+) tests? in", text, re.M)
         if ran:
             count = {key: int(value) for key, value in re.findall(r"(failures|errors|skipped)=(\d+)", text.splitlines()[-1])}
-            failed = count.get("failures", 0) + count.get("errors", 0)
-            tally = Tally(int(ran[1]) - failed - count.get("skipped", 0), failed, count.get("skipped", 0))
+            failed, skipped = count.get("failures", 0) + count.get("errors", 0), count.get("skipped", 0)
+            # A class that is skipped whole counts among the skipped, not among those that ran.
+            tally = Tally(max(0, int(ran[1]) - failed - skipped), failed, skipped)
         else:
             tally = Tally(failed=1)
         if code != 0 and tally.failed == 0:

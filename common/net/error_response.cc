@@ -10,6 +10,7 @@ namespace mesh::net {
 namespace {
 
 constexpr const char* kHttpStatus = "meshnet/http-status";
+constexpr const char* kRetryAfter = "meshnet/retry-after";
 
 struct Mapping {
   StatusCode code;
@@ -63,6 +64,12 @@ Status with_http_status(Status status, int http_status) {
   return status;
 }
 
+Status with_retry_after(Status status, Duration wait) {
+  const auto whole = std::chrono::ceil<std::chrono::seconds>(wait).count();
+  if (!status.ok()) status.SetPayload(kRetryAfter, absl::Cord(std::to_string(whole).c_str()));
+  return status;
+}
+
 int http_status_of(const Status& status) {
   if (status.ok()) return 200;
   if (const auto payload = status.GetPayload(kHttpStatus)) {
@@ -92,7 +99,10 @@ Response error_response(const Status& status) {
   Response response;
   response.status = http_status_of(status);
   response.body = error_body(status);
-  if (response.status == 429 || response.status == 503) response.headers.add("Retry-After", "1");
+  if (response.status == 429 || response.status == 503) {
+    const auto wait = status.GetPayload(kRetryAfter);
+    response.headers.add("Retry-After", wait ? std::string(*wait) : "1");
+  }
   return response;
 }
 

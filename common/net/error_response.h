@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/net/message.h"
 
@@ -10,6 +11,8 @@ namespace mesh::net {
 
 /// Pins the HTTP status of an error that no status code names, such as 426.
 Status with_http_status(Status status, int http_status);
+/// When the caller shall try again, for Retry-After: whole seconds, rounded up.
+Status with_retry_after(Status status, Duration wait);
 
 /// 400 invalid argument or out of range, 401 unauthenticated, 403 permission denied, 404 not found, 409
 /// already exists, aborted or failed precondition, 429 resource exhausted, 499 cancelled, 501 unimplemented,
@@ -20,8 +23,8 @@ int http_status_of(const Status& status);
 /// from common/json/error_fields.h, or are null.
 std::string error_body(const Status& status);
 
-/// Both, with Retry-After on 429 and 503. Internal errors keep their message: it never holds content of
-/// prompts.
+/// Both, with Retry-After on 429 and 503 (1 when the status does not say). Internal errors keep their
+/// message: it never holds content of prompts.
 Response error_response(const Status& status);
 
 /// The other way round, for callers: OK for 2xx, else the code that http_status names with the body's

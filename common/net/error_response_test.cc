@@ -37,6 +37,9 @@ TEST(ErrorResponse, OverloadSaysWhenToComeBack) {
   EXPECT_EQ(error_response(error(StatusCode::kResourceExhausted, "busy")).headers.get("Retry-After"), "1");
   EXPECT_EQ(error_response(error(StatusCode::kUnavailable, "busy")).headers.get("Retry-After"), "1");
   EXPECT_EQ(error_response(error(StatusCode::kNotFound, "x")).headers.get("Retry-After"), "");
+  const Status later =
+      with_retry_after(error(StatusCode::kResourceExhausted, "busy"), std::chrono::milliseconds(2001));
+  EXPECT_EQ(error_response(later).headers.get("Retry-After"), "3") << "whole seconds, never too early";
 }
 
 TEST(ErrorResponse, BytesThatAreNoUtf8DoNotBreakTheJson) {

@@ -43,9 +43,9 @@ TEST_F(StreamTest, PiecesArriveWhenTheyAreWrittenAndTheConnectionIsKept) {
   EXPECT_THAT(head, HasSubstr("text/event-stream"));
   EXPECT_THAT(head, HasSubstr("chunked"));
   first_arrived.set();
-  EXPECT_THAT(socket.read_until("0\r\n\r\n"), HasSubstr("data: 2\n\n"));
+  EXPECT_THAT(socket.read_until("\r\n0\r\n\r\n"), HasSubstr("data: 2\n\n"));
   socket.send("GET /events HTTP/1.1\r\nHost: x\r\n\r\n");
-  EXPECT_THAT(socket.read_until("0\r\n\r\n"), HasSubstr("data: 2\n\n"));
+  EXPECT_THAT(socket.read_until("\r\n0\r\n\r\n"), HasSubstr("data: 2\n\n"));
 }
 
 TEST_F(StreamTest, HttpOneZeroGetsNoChunks) {
