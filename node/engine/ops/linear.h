@@ -19,7 +19,8 @@ namespace mesh::ops {
 ///   runs of 16 floats;
 /// - kInt8: 32 scales (float32), then for every input 32 codes;
 /// - kNf4: for every group of inputs 32 scales, then for every 4 of its inputs 16 words of 32 bits: bits
-///   4i … of word j are the code of input i of output j, bits 16 + 4i … that of output 16 + j.
+///   4i … of word j are the code of input i of output j, bits 16 + 4i … that of output 16 + j. The kernels
+///   read up to 3 bytes beyond the last.
 class PackedLinear {
  public:
   static constexpr std::int64_t kPanel = 32;
@@ -33,7 +34,9 @@ class PackedLinear {
   std::int64_t panels() const { return (out_ + kPanel - 1) / kPanel; }
   std::int64_t panel_bytes() const { return panel_bytes_; }
   const float* bias() const { return bias_.empty() ? nullptr : bias_.data(); }  ///< [panels · 32] or null
-  std::size_t bytes() const { return weights_.size() + bias_.size() * sizeof(float); }
+  std::size_t bytes() const {
+    return static_cast<std::size_t>(panels() * panel_bytes_) + bias_.size() * sizeof(float);
+  }
 
   /// What bytes() will be, without the bias; nothing on overflow.
   static std::optional<std::size_t> packed_bytes(std::int64_t out, std::int64_t in, MatrixFormat format);

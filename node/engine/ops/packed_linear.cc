@@ -11,6 +11,7 @@ namespace mesh::ops {
 namespace {
 constexpr std::int64_t kPanel = PackedLinear::kPanel;
 constexpr std::int64_t kMostInputs = std::int64_t{1} << 40;
+constexpr std::size_t kReadBeyond = 64;  // bytes after the last NF4 panel that kernels may read
 
 // `in` ≤ kMostInputs.
 std::int64_t panel_bytes_of(std::int64_t in, MatrixFormat format) {
@@ -53,7 +54,8 @@ StatusOr<PackedLinear> PackedLinear::allocate(std::int64_t out, std::int64_t in,
     return error(StatusCode::kInvalidArgument, "cannot pack a [{}, {}] matrix", out, in);
   }
   PackedLinear packed;
-  MESH_ASSIGN_OR_RETURN(packed.weights_, AlignedBytes::allocate(*bytes));
+  MESH_ASSIGN_OR_RETURN(packed.weights_,
+                        AlignedBytes::allocate(*bytes + (format == MatrixFormat::kNf4 ? kReadBeyond : 0)));
   packed.out_ = out;
   packed.in_ = in;
   packed.format_ = format;

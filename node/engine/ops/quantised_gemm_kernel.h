@@ -34,13 +34,18 @@ struct Nf4Codes {
   static constexpr float kScaleUnit = 1;
   static constexpr bool kScalesFirst = false;
 
-  VecU words;
-  MESH_INLINE void fetch(const std::byte* step, int pair) {
-    __builtin_memcpy(&words, step + pair * kLanes * 4, sizeof(words));
-  }
+  const std::byte* at;
+  MESH_INLINE void fetch(const std::byte* step, int pair) { at = step + pair * kLanes * 4; }
   MESH_INLINE void decode(int input, Vec& low, Vec& high) const {
-    low = values(words >> (4 * input));
-    high = values(words >> (16 + 4 * input));
+    low = values(shifted(4 * input));
+    high = values(shifted(16 + 4 * input));
+  }
+  /// Words whose bits from `bits` on come lowest; the highest may be the next word's. Whole bytes are skipped
+  /// by loading from there: shifts and permutations share the same ports.
+  MESH_INLINE VecU shifted(int bits) const {
+    VecU words;
+    __builtin_memcpy(&words, at + bits / 8, sizeof(words));
+    return bits % 8 == 0 ? words : words >> (bits % 8);
   }
   /// The values of the codes in the low four bits.
   MESH_INLINE static Vec values(VecU codes) {
@@ -87,7 +92,7 @@ void quantised_tile(const QuantisedTile& args, int first_pair) {
 #pragma GCC unroll 4
       for (int panel = 0; panel < kPanels; ++panel) {
         const std::byte* at = codes + panel * args.panel_stride;
-        if constexpr (kRows > 2) __builtin_prefetch(at + args.ahead, 0, 2);
+        if (Codes::kBytes == 64 || step % 2 == 0) __builtin_prefetch(at + args.ahead, 0, 2);
 #pragma GCC unroll 4
         for (int pair = 0; pair < kTakePairs; ++pair) {
           Codes fetched;
@@ -165,8 +170,7 @@ constexpr QuantisedTable<Codes, kPacked> kQuantisedTiles{};
 
 // All rows × `panels` panels × one chain.
 template <class Codes>
-void quantised_block(const GemmArgs& args, std::int64_t panel, std::int64_t panels, std::int64_t k0,
-                     bool stream) {
+void quantised_block(const GemmArgs& args, std::int64_t panel, std::int64_t panels, std::int64_t k0) {
   const bool packed = args.a_stride == 0;
   const auto& calls = packed ? kQuantisedTiles<Codes, true>.calls : kQuantisedTiles<Codes, false>.calls;
   const std::int64_t column = panel * 32;
@@ -181,15 +185,14 @@ void quantised_block(const GemmArgs& args, std::int64_t panel, std::int64_t pane
     tile.steps = k_count;
     tile.scales = first;
     tile.codes = first + kPanelScales + k0 * Codes::kBytes;
-    tile.ahead = stream ? k_count * Codes::kBytes : args.panel_stride;
   } else {
     tile.groups = k_count / args.group;
     tile.steps = args.group / Codes::kInputs;
     tile.group_stride = kPanelScales + tile.steps * Codes::kBytes;
     tile.scales = first + k0 / args.group * tile.group_stride;
     tile.codes = tile.scales + kPanelScales;
-    tile.ahead = stream ? tile.groups * tile.group_stride : args.panel_stride;
   }
+  tile.ahead = panels * args.panel_stride;  // the next panels' same inputs
   tile.a_row = args.a_stride;
   tile.a = packed ? args.a + k0 * args.m : args.a + k0;
   tile.bias = k0 == 0 && args.bias != nullptr ? args.bias + column : nullptr;
@@ -225,7 +228,7 @@ void quantised_gemm(const GemmArgs& args, std::int64_t first_panel, std::int64_t
   if (args.m > kTileRows) {
     for (std::int64_t k0 = 0; k0 < args.k; k0 += kChain) {
       for (std::int64_t panel = first_panel; panel < last_panel; ++panel)
-        quantised_block<Codes>(args, panel, 1, k0, false);
+        quantised_block<Codes>(args, panel, 1, k0);
     }
     return;
   }
@@ -233,8 +236,7 @@ void quantised_gemm(const GemmArgs& args, std::int64_t first_panel, std::int64_t
     const std::int64_t end = args.n < last_panel * 32 ? args.n / 32 : last_panel;  // of the full panels
     std::int64_t panels = panels_at_once(static_cast<int>(args.m));
     while (panels > 1 && panel + panels > end) panels /= 2;
-    for (std::int64_t k0 = 0; k0 < args.k; k0 += kChain)
-      quantised_block<Codes>(args, panel, panels, k0, true);
+    for (std::int64_t k0 = 0; k0 < args.k; k0 += kChain) quantised_block<Codes>(args, panel, panels, k0);
     panel += panels;
   }
 }
