@@ -85,7 +85,8 @@ struct NodeFigures {
   std::uint64_t decode_steps = 0;  ///< of `steps`; the others prefill
   std::uint64_t decode_rows = 0;   ///< of `step_rows`
   std::uint64_t layer_rows = 0;    ///< rows · layers
-  /// KV blocks that fit: those in use and what free memory holds of the shards' widest; 0 without a shard.
+  /// KV blocks that fit: those in use, those of kept prompts, and what free memory holds of the shards' widest;
+  /// 0 without a shard.
   std::uint64_t cache_blocks_capacity = 0;
 };
 

@@ -79,8 +79,14 @@ void HopTable::tick(TimePoint now) {
 std::optional<TimePoint> HopTable::next_wakeup() const {
   return impl_->next_wakeup();
 }
-std::vector<CacheId> HopTable::take_freed() {
-  return impl_->take_freed();
+std::vector<CacheOrder> HopTable::take_orders() {
+  return impl_->take_orders();
+}
+std::uint64_t HopTable::shrink_prefixes(std::uint64_t bytes) {
+  return impl_->shrink_prefixes(bytes);
+}
+void HopTable::prefix_lost(PrefixBlockId id) {
+  impl_->prefix_lost(id);
 }
 HopStats HopTable::stats() const {
   return impl_->stats();

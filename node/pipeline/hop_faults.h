@@ -9,6 +9,8 @@ struct HopFaults {
   bool apply_duplicates = false;   ///< appends a segment that it had before
   bool ignore_generation = false;  ///< takes segments of a lower generation
   bool forget_tokens = false;      ///< the tail sends its token once and does not keep it
+  bool stale_blocks = false;       ///< a prefix block let go of is offered still, under an id used anew
+  bool block_before = false;       ///< keeps the block before the one that the key stands for
 };
 
 }  // namespace mesh::pipeline

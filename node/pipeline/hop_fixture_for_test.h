@@ -96,6 +96,13 @@ class HopFixture : public testing::Test {
     }
     return sent;
   }
+  std::vector<CacheId> freed() {
+    std::vector<CacheId> caches;
+    for (const CacheOrder& order : table.take_orders()) {
+      if (const auto* free = std::get_if<FreeCache>(&order)) caches.push_back(free->cache);
+    }
+    return caches;
+  }
   wire::CursorEntry cursor() { return table.cursors({{{session(1), 4}}}).hops[0]; }
 
   HopOptions options;

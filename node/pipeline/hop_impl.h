@@ -8,6 +8,7 @@
 #include "node/pipeline/due_set.h"
 #include "node/pipeline/hop_session.h"
 #include "node/pipeline/hop_table.h"
+#include "node/pipeline/prefix_cache.h"
 
 namespace mesh::pipeline {
 
@@ -39,7 +40,8 @@ struct SentToken {
 
 class HopTable::Impl {
  public:
-  Impl(HopOptions options, const HopFaults& faults) : options_(options), faults_(faults) {}
+  Impl(HopOptions options, const HopFaults& faults)
+      : options_(options), faults_(faults), prefixes_(options.prefix_bytes, faults) {}
 
   // hop_table.cc: openings, arrivals, ends
   wire::OpenReply open(const wire::OpenRequest& request, const std::optional<ShardView>& shard,
@@ -72,7 +74,10 @@ class HopTable::Impl {
   void report_answered(std::uint64_t id);
   void report_failed(std::uint64_t id, TimePoint now);
 
-  std::vector<CacheId> take_freed() { return std::exchange(freed_, {}); }
+  // hop_prefix.cc
+  std::vector<CacheOrder> take_orders() { return std::exchange(orders_, {}); }
+  std::uint64_t shrink_prefixes(std::uint64_t bytes);
+  void prefix_lost(PrefixBlockId id) { prefixes_.lose(id); }
   HopStats stats() const;
   bool draining = false;
 
@@ -90,6 +95,9 @@ class HopTable::Impl {
   void begin_emitting(HopSession& session, TimePoint now);
   void end(Sessions::iterator at);
   void release(CacheId cache);
+  void begin_cache(HopSession& session);
+  void keep_prefix(HopSession& session, const wire::Segment& done);
+  void order_drops();
 
   void update_waiting(HopSession& session);
   void trim(HopSession& session, Position start);
@@ -119,7 +127,8 @@ class HopTable::Impl {
   std::map<SessionId, std::pair<Generation, TimePoint>> tombstones_;
   std::map<CacheId, std::uint64_t> caches_;  ///< bytes reserved, until the engine may free them
   std::set<CacheId> orphans_;                ///< of ended sessions whose step still runs
-  std::vector<CacheId> freed_;
+  PrefixCache prefixes_;
+  std::vector<CacheOrder> orders_;
   std::uint64_t reserved_ = 0, inbound_reserved_ = 0, kept_ = 0;
   std::uint64_t last_id_ = 0;
 

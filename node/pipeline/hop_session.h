@@ -39,8 +39,10 @@ struct HopSession {
   CacheId cache;
   TimePoint lease_until;
   Inbound inbound;
-  Outbound outbound;  ///< at the tail: only emit_from and held() mean something
-  Position next = 0;  ///< tokens in the cache, those of the running step included
+  Outbound outbound;                    ///< at the tail: only emit_from and held() mean something
+  Position next = 0;                    ///< tokens in the cache, those of the running step included
+  std::vector<wire::PrefixKey> prefix;  ///< of the blocks that may be kept
+  std::uint32_t blocks_seen = 0;        ///< of these, had at the beginning or handed to the prefix cache
   std::optional<RunningRows> running;
   std::optional<std::uint64_t> waiting_order;  ///< its place among the sessions that wait for a step
   KeptOutputs kept;

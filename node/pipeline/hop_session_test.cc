@@ -176,7 +176,7 @@ TEST_F(Ending, ALeaseThatIsNotExtendedFreesEverything) {
   table.tick(now);
   const HopStats stats = table.stats();
   EXPECT_EQ(stats.sessions + stats.cache_bytes + stats.inbound_bytes + stats.kept_bytes, 0u);
-  EXPECT_EQ(table.take_freed().size(), 1u);
+  EXPECT_EQ(freed().size(), 1u);
   EXPECT_EQ(accept(segment(2, 4, 1)), AnswerCode::kUnknownSession);
 }
 
@@ -197,10 +197,10 @@ TEST_F(Ending, ACloseInTheMiddleOfAStepFreesTheCacheOnlyAfterIt) {
   accept(segment(1, 0, 4));
   const auto work = table.next_step(now);
   table.close({session(1), {1}}, now);
-  EXPECT_TRUE(table.take_freed().empty());
+  EXPECT_TRUE(freed().empty());
   EXPECT_GT(table.stats().cache_bytes, 0u);
   table.step_done(result(*work), now);
-  EXPECT_EQ(table.take_freed(), std::vector<CacheId>{work->segments[0].cache});
+  EXPECT_EQ(freed(), std::vector<CacheId>{work->segments[0].cache});
   EXPECT_EQ(table.stats().cache_bytes, 0u);
   EXPECT_FALSE(table.next_frame(now));
 }

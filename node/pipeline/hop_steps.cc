@@ -148,11 +148,16 @@ void HopTable::Impl::finish_rows(HopSession& session, SegmentOutput output, Time
   }
   if (!status.ok()) {
     session.next = done.input.start;
+    if (output.cache_lost) {
+      trim(session, 0);
+      session.next = session.blocks_seen = 0;
+    }
     session.inbound.mark_broken();
     report(session, wire::ReportCode::kStepFailed, std::string(message_of(status)), now);
     update_waiting(session);
     return;
   }
+  keep_prefix(session, done.input);
   if (session.is_tail()) {
     if (output.token) {
       session.token = LastToken{{session.request.session, session.request.generation, done.input.end(),

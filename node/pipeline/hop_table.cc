@@ -81,6 +81,11 @@ std::optional<wire::OpenReply> HopTable::Impl::refuse(const wire::OpenRequest& r
       request.max_tokens == 0 || (request.emit_from && *request.emit_from > request.max_tokens)) {
     return refusal(OpenCode::kBadRequest, "the last hop, and it alone, has a tail's set-up and no next hop");
   }
+  if (request.prefix.size() > request.max_tokens / options_.cache_block ||
+      (request.emit_from && !request.prefix.empty())) {
+    return refusal(OpenCode::kBadRequest,
+                   "an offer has keys for at most max_tokens and goes without emit_from");
+  }
   if (request.max_tokens > shard->max_tokens) {
     return refusal(OpenCode::kBadRequest, fmt::format("{} tokens asked, the model's context is {}",
                                                       request.max_tokens, shard->max_tokens));
@@ -94,8 +99,11 @@ HopSession& HopTable::Impl::create(const wire::OpenRequest& request, const Shard
   caches_.emplace(cache, needs.cache);
   reserved_ += needs.cache;
   inbound_reserved_ += needs.inbound;
-  return sessions_.emplace(request.key(), HopSession(request, shard, cache, options_.window, faults_))
-      .first->second;
+  HopSession& session =
+      sessions_.emplace(request.key(), HopSession(request, shard, cache, options_.window, faults_))
+          .first->second;
+  begin_cache(session);
+  return session;
 }
 
 wire::OpenReply HopTable::Impl::open(const wire::OpenRequest& request, const std::optional<ShardView>& shard,
@@ -120,15 +128,19 @@ wire::OpenReply HopTable::Impl::open(const wire::OpenRequest& request, const std
   if (fresh) {
     if (draining) return refusal(OpenCode::kDraining, "the node is leaving and takes no new sessions");
     const auto needs = needs_of(request, *shard, options_);
-    if (!needs || needs->cache > options_.cache_bytes - reserved_) {
-      return refusal(OpenCode::kNoRoom, fmt::format("the cache needs {} bytes, {} of {} are free",
-                                                    needs ? needs->cache : ~std::uint64_t{0},
-                                                    options_.cache_bytes - reserved_, options_.cache_bytes));
+    const std::uint64_t free = options_.cache_bytes - reserved_;
+    if (!needs || needs->cache > free) {
+      return refusal(OpenCode::kNoRoom,
+                     fmt::format("the cache needs {} bytes, {} of {} are free",
+                                 needs ? needs->cache : ~std::uint64_t{0}, free, options_.cache_bytes));
     }
     if (needs->inbound > options_.inbound_bytes - inbound_reserved_ ||
         sessions_.size() >= options_.max_sessions) {
       return refusal(OpenCode::kNoRoom,
                      fmt::format("{} sessions are open, no window is free", sessions_.size()));
+    }
+    if (const std::uint64_t kept = prefixes_.bytes(); kept > free - needs->cache) {
+      shrink_prefixes(kept - (free - needs->cache));
     }
   }
   HopSession& session = fresh ? create(request, *shard) : at->second;
@@ -200,7 +212,7 @@ void HopTable::Impl::end(Sessions::iterator at) {
 void HopTable::Impl::release(CacheId cache) {
   reserved_ -= caches_.at(cache);
   caches_.erase(cache);
-  freed_.push_back(cache);
+  orders_.emplace_back(FreeCache{cache});
 }
 
 void HopTable::Impl::close(const wire::CloseRequest& request, TimePoint now) {
@@ -305,6 +317,9 @@ HopStats HopTable::Impl::stats() const {
   stats.cache_bytes = reserved_;
   stats.inbound_bytes = inbound_reserved_;
   stats.kept_bytes = kept_;
+  stats.prefix_bytes = prefixes_.bytes();
+  stats.prefix_blocks = prefixes_.layer_blocks();
+  stats.prefix_evictions = prefixes_.evicted();
   for (const auto& [key, session] : sessions_) stats.segments_waiting += session.inbound.waiting();
   return stats;
 }

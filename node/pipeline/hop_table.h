@@ -20,7 +20,8 @@ struct HopOptions {
   std::uint64_t cache_bytes = std::uint64_t{1} << 30;      ///< for the caches of all sessions
   std::uint64_t inbound_bytes = std::uint64_t{256} << 20;  ///< for the windows of all sessions
   std::uint64_t kept_bytes = std::uint64_t{512} << 20;     ///< for kept outputs of all sessions
-  std::uint32_t cache_block = 128;                         ///< tokens
+  std::uint64_t prefix_bytes = 0;                          ///< of cache_bytes, for prompts kept; 0: none are
+  std::uint32_t cache_block = wire::kPrefixBlockTokens;    ///< tokens
   std::size_t max_sessions = 4096;
   wire::Window window;               ///< granted to every session
   std::uint32_t decode_rows = 64;    ///< most rows of a decode step
@@ -76,8 +77,12 @@ struct HopStats {
   std::uint64_t cache_bytes = 0;    ///< reserved
   std::uint64_t inbound_bytes = 0;  ///< reserved
   std::uint64_t kept_bytes = 0;     ///< in use
+  std::uint64_t prefix_bytes = 0;   ///< kept blocks of prompts
+  std::uint64_t prefix_blocks = 0;  ///< the same, blocks of 128 tokens × layers
   std::uint64_t segments_waiting = 0;
   std::uint64_t duplicates = 0, refused = 0, trims = 0, resent_rows = 0;  ///< since the start
+  std::uint64_t prefix_hits = 0, prefix_misses = 0;  ///< tokens offered by new sessions: had, and not had
+  std::uint64_t prefix_evictions = 0;                ///< kept blocks that went to make room
 };
 
 /// What the check of a frame's MAC needs; by value, so that HTTP threads may hold a copy.
@@ -92,6 +97,7 @@ struct SessionKeys {
 /// invariants:
 ///  - a session has at most one step running, so a cache's owner is never in doubt;
 ///  - segments of one generation enter steps in the order of seq, each exactly once;
+///  - engine and table agree on every cache and kept block, because orders and steps are carried out in turn;
 ///  - a step's results belong to the cache they were computed for, whatever generation came meanwhile.
 class HopTable {
  public:
@@ -141,8 +147,13 @@ class HopTable {
   void tick(TimePoint now);
   /// When a retry, a repeat, an ask or a lease falls due; none when nothing waits for time.
   std::optional<TimePoint> next_wakeup() const;
-  /// Caches that the engine must free now; their sessions are gone or begin anew with another id.
-  std::vector<CacheId> take_freed();
+  /// Orders to the engine, to be carried out one after the other: before any step that next_step() gives from
+  /// now on, after those that it gave.
+  std::vector<CacheOrder> take_orders();
+  /// Lets go of kept prompts until `bytes` or more came free, or none is left; how many did.
+  std::uint64_t shrink_prefixes(std::uint64_t bytes);
+  /// A ShareBlock could not be carried out.
+  void prefix_lost(PrefixBlockId id);
   HopStats stats() const;
 
  private:

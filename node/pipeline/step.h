@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "common/base/status.h"
@@ -13,6 +14,8 @@ namespace mesh::pipeline {
 
 /// Numbers a session's cache at this node's engine; never used twice.
 using CacheId = std::uint64_t;
+/// Names a full block of 128 tokens that is kept for later sessions; never used twice.
+using PrefixBlockId = std::uint64_t;
 
 /// What the hop table must know of the shard that covers a range.
 struct ShardView {
@@ -22,8 +25,37 @@ struct ShardView {
   bool ends_model = false;                  ///< the opened range ends the model: outputs are tokens
 };
 
-/// One session's rows in a step. The engine makes the cache when it meets a new id, trims it to `start` when
-/// it is longer, appends the rows, and never sees start beyond the cache's length.
+/// A session's cache begins with `tokens` tokens of kept blocks: one for every 128, none where the range has
+/// no layers.
+struct BeginCache {
+  wire::HopKey hop;
+  CacheId cache = 0;
+  ModelIdentity identity;
+  LayerRange range;
+  bool takes_ids = false;
+  std::uint32_t max_tokens = 0;
+  Position tokens = 0;
+  std::vector<PrefixBlockId> blocks;
+};
+/// Block `index` of a cache is kept under `id` from now on.
+struct ShareBlock {
+  CacheId cache = 0;
+  std::uint32_t index = 0;
+  PrefixBlockId id = 0;
+};
+/// A kept block is let go of; sessions that have it keep it.
+struct DropBlock {
+  PrefixBlockId id = 0;
+};
+/// The session is gone, or begins anew with another cache.
+struct FreeCache {
+  CacheId cache = 0;
+};
+/// What the engine is to do with caches, between steps.
+using CacheOrder = std::variant<BeginCache, ShareBlock, DropBlock, FreeCache>;
+
+/// One session's rows in a step. The engine makes the cache when no BeginCache came for its id, trims it to
+/// `start` when it is longer, appends the rows, and never sees start beyond the cache's length.
 struct StepSegment {
   wire::HopKey hop;
   CacheId cache = 0;
@@ -57,9 +89,10 @@ struct SampledToken {
 };
 
 /// The result for one StepSegment. A bad status (NaN, no memory) fails that session alone; its cache is then
-/// back at the segment's start.
+/// back at the segment's start, or, when it could not begin as it was ordered to, without tokens.
 struct SegmentOutput {
   Status status;
+  bool cache_lost = false;            ///< with a bad status: the cache has no tokens
   wire::Payload hidden;               ///< bf16 [rows, hidden_size] unless the step ends the model
   std::optional<SampledToken> token;  ///< where the step ends the model and `sample` was set
 };

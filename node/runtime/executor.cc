@@ -7,8 +7,8 @@
 
 namespace mesh {
 
-Executor::Executor(engine::Engine& engine, Done done, FaultPoints* faults)
-    : engine_(engine), done_(std::move(done)), faults_(faults) {
+Executor::Executor(engine::Engine& engine, Done done, Lost lost, FaultPoints* faults)
+    : engine_(engine), done_(std::move(done)), lost_(std::move(lost)), faults_(faults) {
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -21,41 +21,82 @@ void Executor::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Executor::free(std::vector<pipeline::CacheId>& caches) {
+void Executor::carry_out(std::vector<CacheJob>& orders) {
   if (queue_.size() > kCapacity / 2) return;
-  Job job(std::move(caches));
-  queue_.try_push(job);  // it fails only when stopped, when nothing need be freed
-  caches.clear();
+  Job job(std::move(orders));
+  queue_.try_push(job);  // it fails only when stopped, when nothing need be done
+  orders.clear();
 }
 
 void Executor::loop() {
   while (auto job = queue_.pop()) {
     if (auto* work = std::get_if<StepJob>(&*job)) {
       if (!queue_.closed()) step(std::move(*work));
-    } else if (auto* freed = std::get_if<std::vector<pipeline::CacheId>>(&*job)) {
-      for (const pipeline::CacheId id : *freed) {
-        const auto found = caches_.find(id);
-        if (found == caches_.end()) continue;
-        engine_.close_cache(found->second);
-        caches_.erase(found);
-      }
+    } else if (auto* orders = std::get_if<std::vector<CacheJob>>(&*job)) {
+      for (const CacheJob& one : *orders) carry_out(one);
     } else {
       std::get<std::function<void()>> (*job)();
     }
   }
 }
 
+void Executor::carry_out(const CacheJob& job) {
+  if (const auto* begins = std::get_if<pipeline::BeginCache>(&job.order)) {
+    caches_.insert_or_assign(begins->cache, begin(job, *begins));
+  } else if (const auto* shared = std::get_if<pipeline::ShareBlock>(&job.order)) {
+    share(*shared);
+  } else if (const auto* dropped = std::get_if<pipeline::DropBlock>(&job.order)) {
+    blocks_.erase(dropped->id);
+  } else if (const auto found = caches_.find(std::get<pipeline::FreeCache>(job.order).cache);
+             found != caches_.end()) {
+    if (found->second.ok()) engine_.close_cache(*found->second);
+    caches_.erase(found);
+  }
+}
+
+StatusOr<engine::CacheId> Executor::begin(const CacheJob& job, const pipeline::BeginCache& order) {
+  if (job.shard == nullptr)
+    return error(StatusCode::kUnavailable, "layers {} are no longer held", to_string(order.range));
+  std::vector<std::shared_ptr<const engine::SharedBlock>> blocks;
+  for (const pipeline::PrefixBlockId id : order.blocks) {
+    const auto found = blocks_.find(id);
+    if (found == blocks_.end()) return error(StatusCode::kDataLoss, "a kept block of the prompt is gone");
+    blocks.push_back(found->second);
+  }
+  auto cache = engine_.open_cache(job.shard, order.range, order.max_tokens);
+  if (!cache.ok()) return detached(cache.status());
+  if (order.tokens == 0) return *cache;
+  if (const Status attached = engine_.attach(*cache, blocks, order.tokens); !attached.ok()) {
+    engine_.close_cache(*cache);
+    return detached(attached);
+  }
+  return *cache;
+}
+
+void Executor::share(const pipeline::ShareBlock& order) {
+  const auto cache = caches_.find(order.cache);
+  if (cache != caches_.end() && cache->second.ok()) {
+    if (auto block = engine_.share(*cache->second, order.index); block.ok()) {
+      blocks_.insert_or_assign(order.id, *std::move(block));
+      return;
+    }
+  }
+  lost_(order.id);
+}
+
+/// A cache that could not begin as ordered is opened anew when its session starts from nothing.
 StatusOr<engine::CacheId> Executor::cache_for(const StepJob& job, std::size_t index) {
-  const pipeline::CacheId id = job.work.segments[index].cache;
-  const auto found = caches_.find(id);
-  if (found != caches_.end()) return found->second;
-  MESH_ASSIGN_OR_RETURN(const engine::CacheId opened,
-                        engine_.open_cache(job.shard, job.work.range, job.max_tokens[index]));
-  caches_.emplace(id, opened);
+  const pipeline::StepSegment& segment = job.work.segments[index];
+  const auto found = caches_.find(segment.cache);
+  if (found != caches_.end() && (found->second.ok() || segment.start > 0)) return found->second;
+  auto opened = engine_.open_cache(job.shard, job.work.range, segment.max_tokens);
+  if (!opened.ok()) opened = detached(opened.status());
+  caches_.insert_or_assign(segment.cache, opened);
   return opened;
 }
 
 void Executor::step(StepJob job) {
+  for (const CacheJob& order : job.orders) carry_out(order);
   pass(faults_, FaultPoint::kBeforeCompute);
   const SteadyClock clock;
   const pipeline::StepWork& work = job.work;
@@ -73,6 +114,7 @@ void Executor::step(StepJob job) {
       continue;
     }
     auto cache = cache_for(job, i);
+    output.segments[i].cache_lost = !cache.ok();
     auto input = cache.ok() ? to_engine(work.segments[i], work, *cache) : cache.status();
     if (!input.ok()) {
       output.segments[i].status = detached(input.status());

@@ -16,11 +16,17 @@
 
 namespace mesh {
 
-/// A step with what the hop table does not know of it.
+/// An order with what the hop table does not know of it.
+struct CacheJob {
+  pipeline::CacheOrder order;
+  std::shared_ptr<const engine::Shard> shard;  ///< of BeginCache; null: it went away
+};
+
+/// The same for a step; `orders` are carried out before it.
 struct StepJob {
   pipeline::StepWork work;
   std::shared_ptr<const engine::Shard> shard;  ///< null: it went away, every segment fails
-  std::vector<std::uint32_t> max_tokens;       ///< for each segment, the size of a new cache
+  std::vector<CacheJob> orders;
 };
 
 struct StepRecord {
@@ -32,40 +38,48 @@ struct StepRecord {
   Duration took{};
 };
 
-/// The one thread that runs steps, and the translation of the hop table's caches into the engine's. run() and
-/// free() never wait: the executor thread itself calls them, from the strand.
+/// The one thread that runs steps, and the translation of the hop table's caches and kept blocks into the
+/// engine's. run() and carry_out() never wait: the executor thread itself calls them, from the strand.
 class Executor {
  public:
   /// Called from the executor thread after each step.
   using Done = std::function<void(pipeline::StepOutput, const StepRecord&)>;
+  /// Called from the executor thread when a block could not be kept.
+  using Lost = std::function<void(pipeline::PrefixBlockId)>;
 
-  Executor(engine::Engine& engine, Done done, FaultPoints* faults = nullptr);
+  Executor(engine::Engine& engine, Done done, Lost lost, FaultPoints* faults = nullptr);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
   /// False when it was stopped; the work is then lost.
   bool run(StepJob job) { return queue_.push(std::move(job)); }
-  /// Takes the list when there is room beside steps and calls; else leaves it, to be brought again.
-  void free(std::vector<pipeline::CacheId>& caches);
+  /// Takes the list when there is room beside steps and calls; else leaves it, to be brought again or with a
+  /// step.
+  void carry_out(std::vector<CacheJob>& orders);
   /// Runs `call` between two steps.
   bool call(std::function<void()> call) { return queue_.push(std::move(call)); }
   /// Waits for the step that runs; drops what waits.
   void stop();
 
  private:
-  using Job = std::variant<StepJob, std::vector<pipeline::CacheId>, std::function<void()>>;
+  using Job = std::variant<StepJob, std::vector<CacheJob>, std::function<void()>>;
 
   void loop();
   void step(StepJob job);
+  void carry_out(const CacheJob& job);
+  StatusOr<engine::CacheId> begin(const CacheJob& job, const pipeline::BeginCache& order);
+  void share(const pipeline::ShareBlock& order);
   StatusOr<engine::CacheId> cache_for(const StepJob& job, std::size_t index);
 
   engine::Engine& engine_;
   const Done done_;
+  const Lost lost_;
   FaultPoints* const faults_;
   static constexpr std::size_t kCapacity = 1024;
   BoundedQueue<Job> queue_{kCapacity};
-  std::map<pipeline::CacheId, engine::CacheId> caches_;
+  std::map<pipeline::CacheId, StatusOr<engine::CacheId>> caches_;
+  std::map<pipeline::PrefixBlockId, std::shared_ptr<const engine::SharedBlock>> blocks_;
   std::thread thread_;
 };
 

@@ -130,6 +130,41 @@ Status FakeEngine::trim(engine::CacheId cache, Position position) {
   return absl::OkStatus();
 }
 
+namespace {
+
+constexpr Position kBlockTokens = 128;
+
+struct FakeBlock final : engine::SharedBlock {
+  std::vector<std::uint64_t> hashes;
+};
+
+}  // namespace
+
+StatusOr<std::shared_ptr<const engine::SharedBlock>> FakeEngine::share(engine::CacheId cache,
+                                                                       std::uint32_t index) {
+  const std::lock_guard lock(mutex_);
+  const std::vector<std::uint64_t>& hashes = caches_.at(cache).hashes;
+  if ((index + 1) * kBlockTokens > hashes.size())
+    return error(StatusCode::kOutOfRange, "block {} is not full", index);
+  auto block = std::make_shared<FakeBlock>();
+  const auto first = hashes.begin() + static_cast<std::ptrdiff_t>(index * kBlockTokens);
+  block->hashes.assign(first, first + kBlockTokens);
+  return block;
+}
+
+Status FakeEngine::attach(engine::CacheId cache,
+                          std::span<const std::shared_ptr<const engine::SharedBlock>> blocks,
+                          Position tokens) {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::uint64_t>& hashes = caches_.at(cache).hashes;
+  for (const auto& block : blocks) {
+    const auto& more = static_cast<const FakeBlock&>(*block).hashes;
+    hashes.insert(hashes.end(), more.begin(), more.end());
+  }
+  hashes.resize(tokens);
+  return absl::OkStatus();
+}
+
 void FakeEngine::close_cache(engine::CacheId cache) {
   const std::lock_guard lock(mutex_);
   caches_.erase(cache);

@@ -45,6 +45,10 @@ class FakeEngine final : public engine::Engine {
   StatusOr<engine::CacheId> open_cache(const std::shared_ptr<const engine::Shard>&, const LayerRange& range,
                                        Position max_positions) override;
   Status trim(engine::CacheId cache, Position position) override;
+  StatusOr<std::shared_ptr<const engine::SharedBlock>> share(engine::CacheId cache,
+                                                             std::uint32_t index) override;
+  Status attach(engine::CacheId cache, std::span<const std::shared_ptr<const engine::SharedBlock>> blocks,
+                Position tokens) override;
   void close_cache(engine::CacheId cache) override;
   StatusOr<engine::CacheState> cache_state(engine::CacheId cache) const override;
   engine::MemoryUse memory() const override;

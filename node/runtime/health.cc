@@ -65,6 +65,14 @@ NodeMetrics::NodeMetrics(metrics::Registry& registry) {
   blocks_used_ = gauge("meshnet_kv_blocks_used", "KV blocks reserved: 128 tokens of one layer each");
   blocks_capacity_ =
       gauge("meshnet_kv_blocks_capacity", "KV blocks reserved and those that memory still has room for");
+  blocks_cached_ = gauge("meshnet_kv_blocks_cached", "KV blocks of prompts kept for later sessions");
+  const auto offered = [&](const char* result) {
+    return registry.counter("meshnet_prefix_tokens_total",
+                            "Tokens of prompts that new sessions could begin with", {{"result", result}});
+  };
+  prefix_hits_ = offered("hit");
+  prefix_misses_ = offered("miss");
+  prefix_evictions_ = counter("meshnet_prefix_evictions_total", "Blocks of kept prompts that made room");
   weight_bytes_ = gauge("meshnet_node_weight_bytes", "Weights held");
   budget_bytes_ = gauge("meshnet_node_memory_budget_bytes", "Memory that the node may use");
   kept_bytes_ = gauge("meshnet_node_kept_output_bytes", "Outputs kept for a resend");
@@ -121,6 +129,10 @@ void NodeMetrics::update(const NodeFigures& now) {
   cache_bytes_.set(static_cast<double>(now.memory.cache_bytes));
   blocks_used_.set(static_cast<double>(now.memory.cache_blocks));
   blocks_capacity_.set(static_cast<double>(now.cache_blocks_capacity));
+  blocks_cached_.set(static_cast<double>(now.memory.shared_blocks));
+  raise_to(prefix_hits_, now.hop.prefix_hits);
+  raise_to(prefix_misses_, now.hop.prefix_misses);
+  raise_to(prefix_evictions_, now.hop.prefix_evictions);
   weight_bytes_.set(static_cast<double>(now.memory.weight_bytes));
   budget_bytes_.set(static_cast<double>(now.memory.budget_bytes));
   kept_bytes_.set(static_cast<double>(now.hop.kept_bytes));

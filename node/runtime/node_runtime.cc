@@ -51,6 +51,7 @@ NodeRuntime::NodeRuntime(NodeOptions options, std::unique_ptr<engine::Engine> en
           [this](pipeline::StepOutput output, const StepRecord& record) {
             step_done(std::move(output), record);
           },
+          [this](pipeline::PrefixBlockId id) { strand_.post([this, id] { table_.prefix_lost(id); }); },
           options_.faults),
       forwards_(*engine_),
       next_second_(clock_.now()) {
@@ -114,16 +115,17 @@ std::optional<pipeline::ShardView> NodeRuntime::shard_view(const wire::OpenReque
 }
 
 Status NodeRuntime::check_room(const wire::OpenRequest& request,
-                               const std::optional<pipeline::ShardView>& view) const {
+                               const std::optional<pipeline::ShardView>& view) {
   if (!view || table_.keys(request.key()).has_value()) return absl::OkStatus();
   const engine::MemoryUse memory = engine_->memory();
   const std::uint64_t tokens = std::min(request.max_tokens, view->max_tokens) + kBlockTokens - 1;
   const std::uint64_t needed = tokens / kBlockTokens * kBlockTokens * view->cache_bytes_per_token;
-  // Sessions whose first step is still to come have their room reserved in the table, not yet in the engine.
-  const std::uint64_t caches = std::max(memory.cache_bytes, table_.stats().cache_bytes);
+  // What was ordered and not yet carried out is in the table's count, not yet in the engine's.
+  const pipeline::HopStats table = table_.stats();
+  const std::uint64_t caches = std::max(memory.cache_bytes, table.cache_bytes + table.prefix_bytes);
   const std::uint64_t used = memory.weight_bytes + memory.working_bytes + caches;
   const std::uint64_t free = memory.budget_bytes > used ? memory.budget_bytes - used : 0;
-  if (needed <= free) return absl::OkStatus();
+  if (needed <= free || table_.shrink_prefixes(needed - free) >= needed - free) return absl::OkStatus();
   return error(StatusCode::kResourceExhausted, "a cache of {} tokens needs {} bytes, {} are free",
                request.max_tokens, needed, free);
 }
@@ -181,11 +183,11 @@ void NodeRuntime::pump() {
   const auto due = table_.next_wakeup();
   if (due && *due <= at) table_.tick(at);
   if (at >= next_second_) every_second();
+  take_orders();
   if (!step_running_) step_running_ = begin_step();
   send_frames();
   send_to_heads();
-  for (const pipeline::CacheId cache : table_.take_freed()) freed_.push_back(cache);
-  if (!freed_.empty()) executor_.free(freed_);
+  if (!orders_.empty()) executor_.carry_out(orders_);
   const auto next = table_.next_wakeup();
   alarm_.set(next ? std::min(*next, next_second_) : next_second_);
 }
@@ -198,15 +200,22 @@ void NodeRuntime::every_second() {
   lanes_.end_idle(at);
 }
 
+void NodeRuntime::take_orders() {
+  for (pipeline::CacheOrder& order : table_.take_orders()) {
+    CacheJob& job = orders_.emplace_back(CacheJob{std::move(order), nullptr});
+    if (const auto* begins = std::get_if<pipeline::BeginCache>(&job.order))
+      job.shard = shards_.find(begins->identity, begins->range, begins->takes_ids);
+  }
+}
+
 bool NodeRuntime::begin_step() {
   auto work = table_.next_step(now());
   if (!work) return false;
   StepJob job;
+  job.orders = std::exchange(orders_, {});
   job.shard = shards_.find(work->identity, work->range, work->takes_ids);
   running_heads_.clear();
   for (const pipeline::StepSegment& segment : work->segments) {
-    const auto session = book_.find(segment.hop);
-    job.max_tokens.push_back(session ? session->max_tokens : segment.start + segment.rows);
     if (work->takes_ids) running_heads_.push_back(segment.hop);
   }
   job.work = *std::move(work);
@@ -323,12 +332,29 @@ Status NodeRuntime::load_shard(const std::shared_ptr<hub::Checkpoint>& files, co
     return !strand_.closed() && (!progress || progress(so_far));
   };
   auto shard = engine_->load(*files, identity, spec, note);
+  if (shard.status().code() == StatusCode::kResourceExhausted && let_prefixes_go())
+    shard = engine_->load(*files, identity, spec, note);
   if (!shard.ok()) {
     shards_.abandon_load(identity, spec);
     return shard.status();
   }
   shards_.finish_load(*std::move(shard));
   return absl::OkStatus();
+}
+
+/// Prompts are kept in memory that nothing else wants; a shard wants it. Waits until the engine has it back.
+bool NodeRuntime::let_prefixes_go() {
+  const auto freed = ask([this] {
+    const std::uint64_t bytes = table_.shrink_prefixes(~std::uint64_t{0});
+    take_orders();
+    executor_.carry_out(orders_);
+    return bytes;
+  });
+  if (!freed || *freed == 0) return false;
+  auto done = std::make_shared<std::promise<void>>();
+  auto future = done->get_future();
+  if (!executor_.call([done] { done->set_value(); })) return false;
+  return future.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
 }
 
 Status NodeRuntime::drop_shard(const ModelIdentity& identity, const LayerRange& range) {
@@ -371,8 +397,8 @@ NodeFigures NodeRuntime::figures() {
   figures.memory = engine_->memory();
   figures.shards = shards_.figures();
   if (const std::uint64_t widest = shards_.widest_cache(cache_format(*engine_)); widest > 0) {
-    figures.cache_blocks_capacity =
-        figures.memory.cache_blocks + figures.memory.free_bytes() / (widest * kBlockTokens);
+    figures.cache_blocks_capacity = figures.memory.cache_blocks + figures.memory.shared_blocks +
+                                    figures.memory.free_bytes() / (widest * kBlockTokens);
   }
   figures.links = lanes_.counters();
   return figures;

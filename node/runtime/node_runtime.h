@@ -60,15 +60,19 @@ class NodeRuntime final : public Node, private LaneEvents {
   template <class Call>
   auto ask(Call call) -> std::optional<std::invoke_result_t<Call>>;
 
+  bool let_prefixes_go();
+
   // On the strand only.
   void pump();
+  void take_orders();
   bool begin_step();
   void send_frames();
   void send_to_heads();
   void every_second();
   wire::OpenReply open_here(const wire::OpenRequest& request);
   /// kResourceExhausted when a new session's cache would not fit beside what the engine holds now.
-  Status check_room(const wire::OpenRequest& request, const std::optional<pipeline::ShardView>& view) const;
+  /// Kept prompts go first.
+  Status check_room(const wire::OpenRequest& request, const std::optional<pipeline::ShardView>& view);
   std::optional<pipeline::ShardView> shard_view(const wire::OpenRequest& request) const;
   wire::SegmentAnswer accept_one(Arrival arrival);
   TimePoint now() const { return clock_.now(); }
@@ -83,8 +87,8 @@ class NodeRuntime final : public Node, private LaneEvents {
   Lanes lanes_;
   std::unique_ptr<LocalHead> local_head_;
   Executor executor_;
-  std::vector<pipeline::CacheId> freed_;  ///< on their way to the executor
-  ForwardSessions forwards_;              ///< executor thread only
+  std::vector<CacheJob> orders_;  ///< on their way to the executor
+  ForwardSessions forwards_;      ///< executor thread only
 
   bool step_running_ = false;
   std::vector<wire::HopKey> running_heads_;  ///< of the running step, sessions whose input is ids

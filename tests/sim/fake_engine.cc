@@ -20,6 +20,27 @@ TokenId token_of(std::uint64_t hash) {
 
 }  // namespace
 
+void FakeEngine::carry_out(const pipeline::CacheOrder& order) {
+  constexpr std::size_t kBlock = wire::kPrefixBlockTokens;
+  if (const auto* begins = std::get_if<pipeline::BeginCache>(&order)) {
+    Cache& cache = caches_[begins->cache];
+    for (const pipeline::PrefixBlockId id : begins->blocks) {
+      const auto block = blocks_.find(id);
+      if (block == blocks_.end()) return cache.clear();
+      cache.insert(cache.end(), block->second.begin(), block->second.end());
+    }
+    if (begins->range.empty()) cache.resize(begins->tokens);
+  } else if (const auto* shared = std::get_if<pipeline::ShareBlock>(&order)) {
+    const Cache& cache = caches_.at(shared->cache);
+    const auto first = cache.begin() + static_cast<std::ptrdiff_t>(shared->index * kBlock);
+    blocks_[shared->id] = Cache(first, first + kBlock);
+  } else if (const auto* dropped = std::get_if<pipeline::DropBlock>(&order)) {
+    blocks_.erase(dropped->id);
+  } else {
+    caches_.erase(std::get<pipeline::FreeCache>(order).cache);
+  }
+}
+
 pipeline::StepOutput FakeEngine::run(const pipeline::StepWork& work) {
   pipeline::StepOutput output{work.id, {}};
   for (const pipeline::StepSegment& s : work.segments) {
@@ -29,6 +50,11 @@ pipeline::StepOutput FakeEngine::run(const pipeline::StepWork& work) {
       continue;
     }
     Cache& cache = caches_[s.cache];
+    if (s.start > cache.size()) {
+      out.status = error(StatusCode::kDataLoss, "the cache could not begin as ordered");
+      out.cache_lost = true;
+      continue;
+    }
     if (s.start < cache.size()) cache.resize(s.start);
     std::string hidden;
     std::uint64_t x = 0;

@@ -16,8 +16,9 @@ class FakeEngine {
   static constexpr TokenId kVocabulary = 997;
 
   pipeline::StepOutput run(const pipeline::StepWork& work);
-  void free(pipeline::CacheId cache) { caches_.erase(cache); }
+  void carry_out(const pipeline::CacheOrder& order);
   std::size_t caches() const { return caches_.size(); }
+  std::size_t blocks() const { return blocks_.size(); }
   /// Makes the next step fail for all its sessions.
   void fail_next_step() { fail_next_ = true; }
 
@@ -29,6 +30,7 @@ class FakeEngine {
   /// Outputs of every layer of the range, by position: [position][layer].
   using Cache = std::vector<std::vector<std::uint64_t>>;
   std::map<pipeline::CacheId, Cache> caches_;
+  std::map<pipeline::PrefixBlockId, Cache> blocks_;
   bool fail_next_ = false;
 };
 

@@ -27,6 +27,7 @@ using std::chrono::seconds;
 
 constexpr Duration kFrameTimeout = seconds(1);
 constexpr std::size_t kStepsAtOnce = 2;
+constexpr std::uint64_t kBytesPerToken = 16;
 
 }  // namespace
 
@@ -49,6 +50,8 @@ void SimNode::crash() {
   ++life_;
   table_.reset();
   engine_ = FakeEngine();
+  cache_owner_.clear();
+  block_owner_.clear();
   steps_running_ = 0;
   armed_.reset();
 }
@@ -72,6 +75,10 @@ void SimNode::die() {
 void SimNode::freeze(Duration how_long) {
   frozen_until_ = timeline_.now() + how_long;
   timeline_.at(frozen_until_, guarded([this] { drain(); }));
+}
+
+bool SimNode::blocks_agree() const {
+  return engine_.blocks() * kBytesPerToken * wire::kPrefixBlockTokens == table_->stats().prefix_bytes;
 }
 
 std::size_t SimNode::bytes_in_use() const {
@@ -99,7 +106,8 @@ wire::OpenReply SimNode::open(const wire::OpenRequest& request) {
   const bool held = std::any_of(setup_.shards.begin(), setup_.shards.end(),
                                 [&](const LayerRange& shard) { return shard.contains(request.range); });
   if (held && request.identity == setup_.identity) {
-    view = pipeline::ShardView{FakeEngine::kHidden, 16, 1u << 20, request.range.end == setup_.layers};
+    view = pipeline::ShardView{FakeEngine::kHidden, kBytesPerToken, 1u << 20,
+                               request.range.end == setup_.layers};
   }
   return table_->open(request, view, timeline_.now());
 }
@@ -162,8 +170,26 @@ StatusOr<std::string> SimNode::handle(const std::string& route, const std::strin
   return answer;
 }
 
+/// Watches that what a session begins with was kept of a session of the same principal.
+void SimNode::carry_out_orders() {
+  for (const pipeline::CacheOrder& order : table_->take_orders()) {
+    if (const auto* begins = std::get_if<pipeline::BeginCache>(&order)) {
+      cache_owner_[begins->cache] = setup_.principal_of(begins->hop.session);
+      for (const pipeline::PrefixBlockId id : begins->blocks) {
+        if (block_owner_[id] != cache_owner_[begins->cache])
+          violation_("a block of another principal was shared");
+      }
+      hit_blocks_ += begins->blocks.size();
+    } else if (const auto* shared = std::get_if<pipeline::ShareBlock>(&order)) {
+      block_owner_[shared->id] = cache_owner_.at(shared->cache);
+    }
+    engine_.carry_out(order);
+  }
+}
+
 void SimNode::run_steps() {
   while (steps_running_ < kStepsAtOnce) {
+    carry_out_orders();
     const auto work = table_->next_step(timeline_.now());
     if (!work) return;
     ++steps_running_;
@@ -218,7 +244,7 @@ void SimNode::send_messages() {
     if (hit(CrashPoint::kResultSent)) timeline_.after({}, guarded([this] { die(); }));
   }
   while (const auto report = table_->next_report(timeline_.now())) {
-    network_.post(setup_.url, report->head_url, std::string(wire::kReportRoute) + "?" + setup_.id.hex(),
+    network_.post(setup_.url, report->head_url, fmt::format("{}?{}", wire::kReportRoute, setup_.id.hex()),
                   wire::write_report(report->report), kFrameTimeout,
                   reply_to([this, id = report->id](const StatusOr<std::string>& answer) {
                     if (answer.ok()) {
@@ -236,7 +262,7 @@ void SimNode::drain() {
   run_steps();
   send_frames();
   send_messages();
-  for (const pipeline::CacheId cache : table_->take_freed()) engine_.free(cache);
+  carry_out_orders();
   const auto wakeup = table_->next_wakeup();
   if (!wakeup || (armed_ && *armed_ <= *wakeup && *armed_ > timeline_.now())) return;
   armed_ = std::max(*wakeup, timeline_.now() + microseconds(1));

@@ -34,6 +34,7 @@ class SimNode {
     ModelIdentity identity;
     pipeline::HopOptions options;
     pipeline::HopFaults faults;
+    std::function<int(const SessionId&)> principal_of;  ///< who asked
   };
 
   SimNode(Setup setup, Timeline& timeline, Network& network, Random& random,
@@ -58,6 +59,10 @@ class SimNode {
   pipeline::HopTable& table() { return *table_; }
   std::size_t caches() const { return engine_.caches(); }
   std::size_t bytes_in_use() const;
+  /// Whether the engine keeps exactly the blocks that the table counts.
+  bool blocks_agree() const;
+  /// Blocks that sessions began with, since the world began.
+  std::uint64_t hit_blocks() const { return hit_blocks_; }
 
   wire::OpenReply open(const wire::OpenRequest& request);
   /// Takes effects out and arms the next wake-up; call it after every event.
@@ -69,6 +74,7 @@ class SimNode {
   void send_frames();
   void send_messages();
   void run_steps();
+  void carry_out_orders();
   /// Runs `what` unless the node was restarted meanwhile.
   std::function<void()> guarded(std::function<void()> what);
   template <class Done>
@@ -91,6 +97,9 @@ class SimNode {
   int crash_countdown_ = 0;
   Duration down_{};
   int crashes_ = 0;
+  std::map<pipeline::CacheId, int> cache_owner_;
+  std::map<pipeline::PrefixBlockId, int> block_owner_;
+  std::uint64_t hit_blocks_ = 0;
   std::optional<TimePoint> armed_;
 };
 

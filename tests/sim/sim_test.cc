@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <functional>
 
 #include "tests/sim/world.h"
 
@@ -91,6 +92,50 @@ TEST(Simulator, WithRegistryPlannerAndAgentsTooTheTextIsRight) {
   EXPECT_LE(errors * 20, sessions);
 }
 
+TEST(Simulator, WithPromptsKeptAtEveryHopTheTextIsRight) {
+  const auto [first, last] = seeds(100);
+  std::uint64_t sessions = 0, errors = 0, failovers = 0, hits = 0, evictions = 0;
+  for (std::uint64_t seed = first; seed < last; ++seed) {
+    World world(Plan::repeating(seed));
+    world.run();
+    EXPECT_EQ(joined(world.violations()), "") << replay(seed);
+    sessions += world.results().size();
+    errors += world.errors();
+    failovers += world.head_stats().failovers;
+    hits += world.hit_blocks();
+    evictions += world.evictions();
+  }
+  std::cout << sessions << " sessions, " << errors << " errors, " << failovers << " failovers, " << hits
+            << " blocks hit, " << evictions << " let go of\n";
+  EXPECT_TRUE((hits > sessions && 2 * evictions > sessions) || last - first == 1)
+      << "the prompts are hardly kept";
+  EXPECT_LE(errors * 10, sessions);
+}
+
+TEST(Simulator, ARepeatedPromptIsNotComputedAgain) {
+  Plan plan;
+  plan.seed = 11;
+  plan.nodes = 2;
+  plan.sessions = 2;
+  plan.repeats = 1e-9;  // keys are offered; the prompts are given here
+  plan.hop_options.prefix_bytes = 1 << 20;
+  plan.head_options.head_url = "sim://tracker";
+  World world(plan);
+  std::vector<TokenId> prompt;
+  for (TokenId i = 0; i < 1000; ++i) prompt.push_back(i * 31 % 900);
+  world.start_session(prompt, 8, 128, false, 0);
+  world.timeline().run(world.timeline().now() + seconds(3));
+  EXPECT_EQ(world.hit_blocks(), 0u);
+  world.start_session(prompt, 8, 128, false, 0);
+  world.timeline().run(world.timeline().now() + seconds(3));
+  EXPECT_EQ(world.hit_blocks(), 3u * 7) << "seven full blocks at three hops";
+  world.start_session(prompt, 8, 128, false, 1);
+  world.run();
+  EXPECT_EQ(world.hit_blocks(), 3u * 7) << "another principal";
+  EXPECT_EQ(joined(world.violations()), "");
+  EXPECT_EQ(world.errors(), 0u);
+}
+
 TEST(Simulator, ANodeRestartedAtAnyPointOfItsWorkLosesNothing) {
   for (int point = 0; point <= static_cast<int>(CrashPoint::kResultSent); ++point) {
     for (const std::size_t stage : {0u, 1u}) {
@@ -125,6 +170,29 @@ std::uint64_t first_found(const pipeline::HopFaults& faults, std::uint64_t most,
     if (!world.violations().empty() || (errors && world.errors() > 0)) return seed;
   }
   return 0;
+}
+
+std::uint64_t first_found_repeating(const std::function<void(Plan&)>& plant) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    Plan plan = Plan::repeating(seed);
+    plant(plan);
+    World world(plan);
+    world.run();
+    if (!world.violations().empty()) return seed;
+  }
+  return 0;
+}
+
+TEST(PlantedBug, BlockOfferedAfterItWasLetGoOfIsFound) {
+  EXPECT_NE(first_found_repeating([](Plan& plan) { plan.hop_faults.stale_blocks = true; }), 0u);
+}
+
+TEST(PlantedBug, KeptBlockBesideTheRightOneIsFound) {
+  EXPECT_NE(first_found_repeating([](Plan& plan) { plan.hop_faults.block_before = true; }), 0u);
+}
+
+TEST(PlantedBug, OneSaltForTwoPrincipalsIsFound) {
+  EXPECT_NE(first_found_repeating([](Plan& plan) { plan.one_salt = true; }), 0u);
 }
 
 TEST(PlantedBug, GapAcceptedIsFound) {

@@ -77,6 +77,17 @@ Plan Plan::random(std::uint64_t seed) {
   return plan;
 }
 
+Plan Plan::repeating(std::uint64_t seed) {
+  Plan plan = random(seed);
+  Random r(mix(seed) ^ 0x5e5510);
+  plan.repeats = 0.8;
+  plan.sessions = r.between(4, 12);
+  // A block takes 2,048 bytes; a session of 900 tokens reserves 8.
+  plan.hop_options.prefix_bytes = 2048 * r.between(2, 24);
+  if (r.chance(0.3)) plan.hop_options.cache_bytes = 2048 * r.between(60, 160);
+  return plan;
+}
+
 World::World(Plan plan) : plan_(std::move(plan)), random_(mix(plan_.seed + 1)), network_(timeline_, random_) {
   identity_ = numbered<ModelIdentity>(7);
   head_ = std::make_unique<head::HeadTable>(plan_.head_options, numbered<SessionSecret>(plan_.seed));
@@ -90,9 +101,14 @@ World::World(Plan plan) : plan_(std::move(plan)), random_(mix(plan_.seed + 1)), 
 
 void World::make_nodes() {
   const auto make = [&](std::size_t number, const std::string& url, std::vector<LayerRange> shards) {
-    SimNode::Setup setup{
-        numbered<NodeId>(number), url, std::move(shards), plan_.layers, identity_, plan_.hop_options,
-        plan_.hop_faults};
+    SimNode::Setup setup{numbered<NodeId>(number),
+                         url,
+                         std::move(shards),
+                         plan_.layers,
+                         identity_,
+                         plan_.hop_options,
+                         plan_.hop_faults,
+                         [this](const SessionId& session) { return principals_.at(session); }};
     auto node = std::make_unique<SimNode>(std::move(setup), timeline_, network_, random_,
                                           [this](const std::string& what) { violation(what); });
     node->start();
@@ -177,18 +193,31 @@ SimAgent::Setup World::agent_setup(const SimNode& node) {
   return setup;
 }
 
+std::vector<TokenId> World::random_prompt(std::size_t tokens) {
+  std::vector<TokenId> prompt;
+  for (std::size_t i = 0; i < tokens; ++i) {
+    prompt.push_back(static_cast<TokenId>(random_.between(0, FakeEngine::kVocabulary - 1)));
+  }
+  return prompt;
+}
+
 void World::start_session(std::size_t prompt, std::uint32_t max_tokens, std::uint32_t chunk, bool cancel) {
+  start_session(random_prompt(prompt), max_tokens, chunk, cancel, 0);
+}
+
+void World::start_session(std::vector<TokenId> prompt, std::uint32_t max_tokens, std::uint32_t chunk,
+                          bool cancel, int principal) {
   const std::size_t number = results_.size();
   head::StartRequest request;
   request.session = numbered<SessionId>(1000 + number);
   request.identity = identity_;
   request.layers = plan_.layers;
-  for (std::size_t i = 0; i < prompt; ++i) {
-    request.prompt.push_back(static_cast<TokenId>(random_.between(0, FakeEngine::kVocabulary - 1)));
-  }
+  request.prompt = std::move(prompt);
   request.max_tokens = max_tokens;
   request.eos_ids = {13};
   request.chunk = chunk;
+  if (plan_.repeats > 0) request.salt = numbered<wire::PrefixSalt>(plan_.one_salt ? 50 : 50 + principal);
+  principals_[request.session] = principal;
   SessionResult result;
   result.expected = FakeEngine::expected(plan_.layers, request.prompt, max_tokens, request.eos_ids);
   result.cancelled = cancel;
@@ -210,9 +239,23 @@ void World::plan_sessions() {
   for (std::size_t i = 0; i < plan_.sessions; ++i) {
     timeline_.after(milliseconds(random_.between(0, 8000)), [this] {
       constexpr std::uint32_t kChunks[] = {32, 64, 128};
-      const std::size_t prompt = random_.chance(0.1) ? random_.between(1000, 1500) : random_.between(1, 300);
-      start_session(prompt, static_cast<std::uint32_t>(random_.between(2, 60)),
-                    kChunks[random_.between(0, 2)], random_.chance(plan_.cancels));
+      const std::size_t length = random_.chance(0.1) ? random_.between(1000, 1500) : random_.between(1, 300);
+      const auto max_tokens = static_cast<std::uint32_t>(random_.between(2, 60));
+      const std::uint32_t chunk = kChunks[random_.between(0, 2)];
+      const bool cancel = random_.chance(plan_.cancels);
+      if (plan_.repeats == 0) return start_session(length, max_tokens, chunk, cancel);
+      std::vector<TokenId> prompt;
+      if (!prompts_.empty() && random_.chance(plan_.repeats)) {
+        prompt = prompts_[random_.between(0, prompts_.size() - 1)];
+        if (random_.chance(0.5)) prompt.resize(random_.between(1, prompt.size()));
+      }
+      if (prompt.empty() || random_.chance(0.5)) {
+        // Often whole blocks, whose last token must be computed nevertheless.
+        const std::size_t more = random_.chance(0.3) ? 128 - prompt.size() % 128 : random_.between(1, 600);
+        for (const TokenId id : random_prompt(more)) prompt.push_back(id);
+      }
+      prompts_.push_back(prompt);
+      start_session(std::move(prompt), max_tokens, chunk, cancel, random_.chance(0.3) ? 1 : 0);
     });
   }
 }
@@ -397,6 +440,18 @@ std::size_t World::errors() const {
       std::count_if(results_.begin(), results_.end(), [](const auto& r) { return !r.status.ok(); }));
 }
 
+std::uint64_t World::hit_blocks() const {
+  std::uint64_t blocks = embedded_->hit_blocks();
+  for (const auto& node : nodes_) blocks += node->hit_blocks();
+  return blocks;
+}
+
+std::uint64_t World::evictions() const {
+  std::uint64_t count = embedded_->table().stats().prefix_evictions;
+  for (const auto& node : nodes_) count += node->table().stats().prefix_evictions;
+  return count;
+}
+
 std::uint64_t World::stale_directives() const {
   std::uint64_t count = 0;
   for (const auto& agent : agents_) count += agent->stale_directives();
@@ -424,6 +479,7 @@ void World::check() {
         0) {
       violation("state was left behind at " + node.url());
     }
+    if (!node.blocks_agree()) violation("blocks leaked at " + node.url());
   };
   leaks(*embedded_, embedded_->table());
   for (const auto& node : nodes_) leaks(*node, node->table());

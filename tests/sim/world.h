@@ -29,6 +29,9 @@ struct Plan {
   Duration faults_last = std::chrono::seconds(20);
   bool planned = false;  ///< nodes join, load and drop as registry and planner say; else fixed shards
   double stale_directives = 0;
+  /// Share of sessions whose prompt begins as that of one before, asked by one of two principals.
+  double repeats = 0;
+  bool one_salt = false;  ///< planted: both principals' keys are made with the same salt
   AgentFaults agent_faults;
   pipeline::HopOptions hop_options;
   pipeline::HopFaults hop_faults;
@@ -36,6 +39,8 @@ struct Plan {
 
   /// 3–6 nodes and every kind of fault, all drawn from the seed.
   static Plan random(std::uint64_t seed);
+  /// The same with prompts kept at every hop, of which many return; memory for few of them.
+  static Plan repeating(std::uint64_t seed);
 };
 
 struct SessionResult {
@@ -60,6 +65,8 @@ class World {
   std::size_t errors() const;
   std::uint64_t stale_directives() const;
   head::HeadStats head_stats() const { return head_->stats(); }
+  std::uint64_t hit_blocks() const;
+  std::uint64_t evictions() const;  ///< of kept blocks, by nodes that were not restarted since
   std::uint64_t events() const { return timeline_.events(); }
 
   Timeline& timeline() { return timeline_; }
@@ -67,6 +74,9 @@ class World {
   std::size_t node_count() const { return nodes_.size(); }
   void crash(std::size_t index, Duration down);
   void start_session(std::size_t prompt, std::uint32_t max_tokens, std::uint32_t chunk, bool cancel);
+  /// By `principal`, 0 or 1, whose keys have a salt of their own.
+  void start_session(std::vector<TokenId> prompt, std::uint32_t max_tokens, std::uint32_t chunk, bool cancel,
+                     int principal);
 
  private:
   class RandomRoutes;
@@ -76,6 +86,7 @@ class World {
   void make_control();
   SimAgent::Setup agent_setup(const SimNode& node);
   void plan_sessions();
+  std::vector<TokenId> random_prompt(std::size_t tokens);
   void plan_faults();
   void drain_head();
   void carry_out(head::HeadAction& action);
@@ -99,6 +110,8 @@ class World {
   SimTracker* tracker_ = nullptr;  ///< routes_, when planned
   std::vector<std::unique_ptr<SimAgent>> agents_;
   std::map<SessionId, std::size_t> index_;
+  std::map<SessionId, int> principals_;
+  std::vector<std::vector<TokenId>> prompts_;
   std::vector<SessionResult> results_;
   std::vector<std::string> violations_;
   std::optional<TimePoint> armed_;

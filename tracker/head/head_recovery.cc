@@ -106,6 +106,10 @@ void HeadTable::Impl::replace_lost(HeadSession& session, TimePoint now) {
   for (const auto& [address, index] : left) close_at(session, address, index, now);
   session.hops = std::move(hops);
   if (!first) return fence(session, "a hop was replaced", now);
+  if (!session.offer.empty()) {
+    session.phase = Phase::kOpening;
+    return begin_wave(session, Wave::kFence, now);
+  }
   // A new session: every cursor is 0, so one wave does.
   session.generation = {1};
   resume(session, now);

@@ -57,10 +57,13 @@ struct Closing {
 
 struct HeadSession {
   explicit HeadSession(StartRequest start)
-      : request(std::move(start)), ids(request.prompt), outbound(wire::Window{}) {}
+      : request(std::move(start)), ids(request.prompt), outbound(wire::Window{}) {
+    if (request.salt) offer = wire::prefix_keys(request.identity, *request.salt, request.prompt);
+  }
 
   StartRequest request;
-  std::vector<TokenId> ids;  ///< prompt and answer
+  std::vector<TokenId> ids;            ///< prompt and answer
+  std::vector<wire::PrefixKey> offer;  ///< keys of the prompt's full blocks
   Generation generation;
   Phase phase = Phase::kRouting;
   std::vector<HopState> hops;

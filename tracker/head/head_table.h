@@ -47,6 +47,9 @@ struct StartRequest {
   std::uint32_t chunk = 128;  ///< prefill rows, 32 … 1024
 };
 
+  /// The principal's: hops may begin with what they kept of earlier prompts under it. None: nothing is
+  /// offered.
+  std::optional<wire::PrefixSalt> salt;
 /// Names one hop of one route for the answer to an action.
 struct HopRef {
   SessionId session;

@@ -55,6 +55,8 @@ void HeadTable::Impl::ask(HeadSession& session, std::size_t index, TimePoint now
       want = want < state.kept_from ? std::min(next, want) : next;
     }
     request.emit_from = want;
+  } else {
+    request.prefix = session.offer;
   }
   actions_.push_back(OpenHop{ref, hop.address, std::move(request)});
 }
