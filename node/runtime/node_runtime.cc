@@ -94,7 +94,7 @@ wire::OpenReply NodeRuntime::open_here(const wire::OpenRequest& request) {
   }
   const wire::OpenReply reply = table_.open(request, view, now());
   if (const auto keys = table_.keys(request.key())) {
-    book_.set(request.key(), {*keys, request.identity, request.range, request.takes_ids, request.max_tokens});
+    book_.set(request.key(), {*keys, request.identity, request.range, request.takes_ids});
   }
   return reply;
 }

@@ -20,7 +20,6 @@ class SessionBook {
     ModelIdentity identity;
     LayerRange range;
     bool takes_ids = false;
-    std::uint32_t max_tokens = 0;
   };
 
   void set(const wire::HopKey& hop, Entry entry);
