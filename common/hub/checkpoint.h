@@ -14,9 +14,11 @@
 namespace mesh::hub {
 
 /// A model's tensors by name, over one or many SafeTensors files. The header of a shard is read (and fetched)
-/// when a tensor of it is first asked for. Spans stay valid as long as the Checkpoint lives. Thread-safe.
+/// when a tensor of it is first asked for. Spans stay valid as long as the Checkpoint lives, or until they
+/// are released. Thread-safe. What is virtual is all that a checkpoint without files has to say by itself.
 class Checkpoint {
  public:
+  virtual ~Checkpoint() = default;
   /// Reads the shard index, or the header of the only weights file.
   static StatusOr<std::shared_ptr<Checkpoint>> open(std::shared_ptr<ModelFiles> files);
 
@@ -26,17 +28,23 @@ class Checkpoint {
   bool has(std::string_view tensor) const { return tensor_files_.find(tensor) != tensor_files_.end(); }
 
   /// dtype, shape, bytes. kNotFound names the tensor and the model.
-  StatusOr<safetensors::TensorInfo> info(std::string_view tensor);
+  virtual StatusOr<safetensors::TensorInfo> info(std::string_view tensor);
   /// Fetches what is missing of all these tensors, with one progress over all of them.
-  Status ensure(const std::vector<std::string>& tensors, const ProgressFn& progress = {});
+  virtual Status ensure(const std::vector<std::string>& tensors, const ProgressFn& progress = {});
   /// The tensor's bytes, mapped read-only; ensured first if need be.
   StatusOr<std::string_view> tensor(std::string_view tensor);
   /// Bytes [begin, begin + length) of the tensor: rows for a rank, an embedding's row.
-  StatusOr<std::string_view> slice(std::string_view tensor, std::uint64_t begin, std::uint64_t length);
-  /// Drops the resident pages of a span that tensor() or slice() gave; the span stays valid.
-  void release(std::string_view span);
+  virtual StatusOr<std::string_view> slice(std::string_view tensor, std::uint64_t begin,
+                                           std::uint64_t length);
+  /// Drops the resident pages of a span that tensor() or slice() gave.
+  virtual void release(std::string_view span);
   /// Bytes of all mappings resident in this process.
   StatusOr<std::uint64_t> resident_bytes();
+
+ protected:
+  using TensorFiles = std::map<std::string, std::string, std::less<>>;
+  Checkpoint(std::shared_ptr<ModelFiles> files, TensorFiles tensor_files)
+      : files_(std::move(files)), tensor_files_(std::move(tensor_files)) {}
 
  private:
   using MappedFile = safetensors::MappedFile;
@@ -49,7 +57,7 @@ class Checkpoint {
   StatusOr<std::string> file_of(std::string_view tensor) const;
 
   const std::shared_ptr<ModelFiles> files_;
-  std::map<std::string, std::string, std::less<>> tensor_files_;
+  TensorFiles tensor_files_;
   std::mutex mutex_;
   std::map<std::filesystem::path, std::shared_ptr<MappedFile>> mapped_;  // never shrinks: spans stay valid
 };

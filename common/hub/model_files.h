@@ -46,7 +46,7 @@ class ModelFiles {
   StatusOr<std::filesystem::path> ensured_path(std::string_view name, ByteRange range);
   bool has(std::string_view name) const { return files().find(name) != files().end(); }
   /// ensure() and read bytes. For serving and for headers.
-  StatusOr<std::string> read(std::string_view name, ByteRange range);
+  virtual StatusOr<std::string> read(std::string_view name, ByteRange range);
   /// The whole of a small file; kNotFound, or kInvalidArgument when it is over its limit (size_limit()).
   StatusOr<std::string> read_small(std::string_view name);
 };
