@@ -179,7 +179,7 @@ class Stage final : public StageForward {
     if (plan.single || !options_.tensor_cores) {
       const std::int64_t group = shape.query_heads / shape.kv_heads;
       const std::int64_t blocks = plan.rows * shape.kv_heads * (group == 1 ? 1 : (group + 3) / 4);
-      return std::min({power((keys + 31) / 32 * 2 - 1), power(kRowBlocks / blocks), kMaxSplits});
+      return std::min({power(keys / 256), power(2 * launch_.processors / blocks), kMaxSplits});
     }
     if (plan.rows > kTileSplitRows) return 1;
     const std::int64_t blocks = std::int64_t{plan.tiles} * shape.query_heads;
@@ -242,46 +242,29 @@ class Stage final : public StageForward {
     if (counts) ++(graph ? graph_forwards_ : launched_forwards_);
   }
 
-  /// y float32 ← W·x for any number of rows.
-  void product(const LinearWeight& weight, const void* x, int rows, float* y) {
+  /// y float32 ← W·x.
+  static void product(const LinearWeight& weight, const void* x, int rows, float* y) {
     const CudaLinear& linear = own(weight);
-    if (rows <= kSkinnyRows) {
-      skinny(linear, nullptr, x, rows, SkinnyStore::kAssign, nullptr, y, 0);
-      return;
-    }
     at::Tensor out = at::from_blob(y, {rows, linear.weight.size(0)}, on_gpu(at::kFloat));
     at::mm_out(out, matrix(x, rows, linear.weight.size(1)), linear.weight.t(), at::kFloat);
   }
   static at::Tensor matrix(const void* data, std::int64_t rows, std::int64_t cols) {
     return at::from_blob(const_cast<void*>(data), {rows, cols}, on_gpu(at::kBFloat16));
   }
-  void skinny(const CudaLinear& linear, const float* bias, const void* x, int rows, SkinnyStore store,
-              const float* norm, void* y, float epsilon) {
-    check(skinny_linear(launch_,
-                        {.weight = linear.weight.data_ptr(),
-                         .bias = bias,
-                         .out = static_cast<int>(linear.weight.size(0)),
-                         .in = static_cast<int>(linear.weight.size(1)),
-                         .x = x,
-                         .norm = norm,
-                         .epsilon = epsilon,
-                         .rows = rows,
-                         .store = store,
-                         .y = y},
-                        options_.tensor_cores));
-  }
-
-  /// The same of rows that are normalised first.
-  void normed_skinny(const StageModel& model, const CudaLinear& linear, const float* bias, const float* norm,
-                     int rows, SkinnyStore store, void* y) {
-    StepBuffers& to = *buffers_;
-    if (options_.tensor_cores && rows <= kFusedNormRows) {
-      skinny(linear, bias, to.x, rows, store, norm, y, model.epsilon);
-      return;
-    }
-    check(norm_rows(launch_, to.x, nullptr, nullptr, norm, model.epsilon, nullptr, to.normed, rows,
-                    static_cast<int>(model.shape.hidden)));
-    skinny(linear, bias, to.normed, rows, store, nullptr, y, 0);
+  /// W·x (+ bias) of few rows; with `norm` x is float32 and normalised first.
+  void stream(const StageModel& model, const LinearWeight& weight, const float* bias, const void* x,
+              const float* norm, int rows, StreamStore store, void* y) {
+    const at::Tensor& values = own(weight).weight;
+    check(stream_linear(launch_, {.weight = values.data_ptr(),
+                                  .bias = bias,
+                                  .out = static_cast<int>(values.size(0)),
+                                  .in = static_cast<int>(values.size(1)),
+                                  .x = x,
+                                  .norm = norm,
+                                  .epsilon = model.epsilon,
+                                  .rows = rows,
+                                  .store = store,
+                                  .y = y}));
   }
 
   AttentionRows attention_of(const StageModel& model, const StageLayer& layer, std::size_t index) const {
@@ -318,16 +301,16 @@ class Stage final : public StageForward {
     const float* delta_bias = nullptr;
     for (std::size_t i = 0; i < model.layers.size(); ++i) {
       const StageLayer& layer = model.layers[i];
-      const CudaLinear &out = own(*layer.attention_out), &in = own(*layer.mlp_in),
-                       &down = own(*layer.mlp_out);
+      const float* out_bias = bias_of(own(*layer.attention_out));
+      const float* in_bias = bias_of(own(*layer.mlp_in));
+      const float* down_bias = bias_of(own(*layer.mlp_out));
       const AttentionRows attention = attention_of(model, layer, i);
-      if (rows <= kSkinnyRows) {
-        normed_skinny(model, own(*layer.qkv), nullptr, layer.attention_norm, rows, SkinnyStore::kAssign,
-                      to.qkv);
+      if (rows <= kStreamRows) {
+        stream(model, *layer.qkv, nullptr, to.x, layer.attention_norm, rows, StreamStore::kAssign, to.qkv);
         attend(attention, plan);
-        skinny(out, bias_of(out), to.attended, rows, SkinnyStore::kAdd, nullptr, to.x, 0);
-        normed_skinny(model, in, bias_of(in), layer.mlp_norm, rows, SkinnyStore::kSiluMul, to.gated);
-        skinny(down, bias_of(down), to.gated, rows, SkinnyStore::kAdd, nullptr, to.x, 0);
+        stream(model, *layer.attention_out, out_bias, to.attended, nullptr, rows, StreamStore::kAdd, to.x);
+        stream(model, *layer.mlp_in, in_bias, to.x, layer.mlp_norm, rows, StreamStore::kSiluMul, to.gated);
+        stream(model, *layer.mlp_out, down_bias, to.gated, nullptr, rows, StreamStore::kAdd, to.x);
         continue;
       }
       check(norm_rows(launch_, to.x, delta, delta_bias, layer.attention_norm, model.epsilon, nullptr,
@@ -335,15 +318,15 @@ class Stage final : public StageForward {
       product(*layer.qkv, to.normed, rows, to.qkv);
       attend(attention, plan);
       product(*layer.attention_out, to.attended, rows, to.delta);
-      check(norm_rows(launch_, to.x, to.delta, bias_of(out), layer.mlp_norm, model.epsilon, nullptr,
-                      to.normed, rows, hidden));
-      at::Tensor wide = matrix(to.wide, rows, in.weight.size(0));
-      at::mm_out(wide, matrix(to.normed, rows, hidden), in.weight.t());
-      check(silu_mul_rows(launch_, to.wide, bias_of(in), to.gated, rows,
+      check(norm_rows(launch_, to.x, to.delta, out_bias, layer.mlp_norm, model.epsilon, nullptr, to.normed,
+                      rows, hidden));
+      at::Tensor wide = matrix(to.wide, rows, layer.mlp_in->out_features());
+      at::mm_out(wide, matrix(to.normed, rows, hidden), own(*layer.mlp_in).weight.t());
+      check(silu_mul_rows(launch_, to.wide, in_bias, to.gated, rows,
                           static_cast<int>(model.shape.intermediate)));
       product(*layer.mlp_out, to.gated, rows, to.delta);
       delta = to.delta;
-      delta_bias = bias_of(down);
+      delta_bias = down_bias;
     }
     check(finish_rows(launch_, to.x, delta, delta_bias, to.finite, rows, hidden));
   }
@@ -352,7 +335,11 @@ class Stage final : public StageForward {
     StepBuffers& to = *buffers_;
     check(norm_rows(launch_, to.x, nullptr, nullptr, model.final_norm, model.epsilon, to.tables().sampled,
                     to.normed, rows, static_cast<int>(model.shape.hidden)));
-    product(*model.head, to.normed, rows, to.logits);
+    if (rows <= kStreamRows) {
+      stream(model, *model.head, nullptr, to.normed, nullptr, rows, StreamStore::kAssign, to.logits);
+    } else {
+      product(*model.head, to.normed, rows, to.logits);
+    }
     check(
         best_tokens(launch_, to.logits, rows, static_cast<int>(model.shape.vocab), to.best_scratch, to.best));
   }

@@ -12,9 +12,9 @@
 namespace mesh::engine::cuda {
 
 inline constexpr int kKvBlock = 128;
-inline constexpr int kSkinnyRows = 16;  ///< most rows of skinny_linear
-inline constexpr int kMaxSplits = 32;   ///< most pieces of one row's keys
-inline constexpr int kTileRows = 64;    ///< query rows of one tile of tile_attention
+inline constexpr int kStreamRows = 2;  ///< most rows of stream_linear
+inline constexpr int kMaxSplits = 32;  ///< most pieces of one row's keys
+inline constexpr int kTileRows = 64;   ///< query rows of one tile of tile_attention
 
 struct Launch {
   cudaStream_t stream = nullptr;
@@ -88,26 +88,23 @@ std::size_t best_scratch_bytes(int rows);
 cudaError_t best_tokens(const Launch& launch, const float* logits, int rows, int vocab, void* scratch,
                         Best* best);
 
-enum class SkinnyStore : int {
+enum class StreamStore : int {
   kAssign,   ///< y float32 ← W·x + bias
   kAdd,      ///< y += W·x + bias
   kSiluMul,  ///< y bfloat16 [T, out/2] ← silu(gate) · up; W's first half are gate rows
 };
-struct SkinnyLinear {
+struct StreamLinear {
   const void* weight = nullptr;  ///< [out, in] bfloat16, in a multiple of 8
   const float* bias = nullptr;   ///< [out] or null
   int out = 0, in = 0;
   const void* x = nullptr;      ///< [rows, in] bfloat16, or float32 when norm is given
   const float* norm = nullptr;  ///< [in]: x is normalised first, as norm_rows does
   float epsilon = 0;
-  int rows = 0;  ///< 1 … kSkinnyRows
-  SkinnyStore store = SkinnyStore::kAssign;
+  int rows = 0;  ///< 1 … kStreamRows
+  StreamStore store = StreamStore::kAssign;
   void* y = nullptr;  ///< [rows, out], no gaps
 };
-/// `tensor_cores` needs compute capability 8.0; without them norm must be null.
-cudaError_t skinny_linear(const Launch& launch, const SkinnyLinear& linear, bool tensor_cores);
-/// Rows up to which fusing the norm is worth its repetition in every block.
-inline constexpr int kFusedNormRows = 2;
+cudaError_t stream_linear(const Launch& launch, const StreamLinear& linear);
 
 /// q of attention: rows of T × (heads + 2 kv_heads) × head_dim float32 as the product left them.
 struct AttentionRows {

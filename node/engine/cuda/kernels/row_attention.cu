@@ -11,7 +11,7 @@
 namespace mesh::engine::cuda {
 namespace {
 
-constexpr int kWarps = 4, kSteps = 4;
+constexpr int kWarps = 8, kSteps = 4;
 
 template <int kDim, int kHeads, bool kAppends>
 struct RowAttention {
@@ -39,15 +39,14 @@ struct RowAttention {
 
   __device__ int head_of_lane() const { return member * kScores / kLanes / kSteps; }
 
-  __device__ void load(int first, int last, Keys& keys) const {
+  /// The keys, or the values, of a group of positions [first, last) that lies within one block of 128.
+  __device__ void load(int first, int last, std::int64_t offset, uint4 (&to)[kSteps]) const {
     if (first >= last) return;
-    const Bf* base = cache.row(first);
+    const Bf* base = cache.row(first) + offset;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const int key = min(step * kAtOnce + which, last - 1 - first);
-      const Bf* from = base + key * kDim + member * 8;
-      keys.key[step] = *reinterpret_cast<const uint4*>(from);
-      keys.value[step] = *reinterpret_cast<const uint4*>(from + cache.values_offset());
+      to[step] = *reinterpret_cast<const uint4*>(base + key * kDim + member * 8);
     }
   }
 
@@ -69,8 +68,9 @@ struct RowAttention {
     }
   }
 
-  /// Takes keys [first, last) of a group of kKeys positions, those from `low` on.
-  __device__ void take(const Keys& keys, int first, int low, int last) {
+  /// Takes keys [first, last) of a group of kKeys positions, those from `low` on; meanwhile the group at
+  /// `next` comes.
+  __device__ void take(Keys& keys, int first, int low, int last, int next) {
     float scores[kScores];
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
@@ -86,6 +86,7 @@ struct RowAttention {
         scores[head * kSteps + step] = sum;
       }
     }
+    load(next, last, 0, keys.key);
     add_across_lanes<kLanes / 2, kScores>(scores);
     const int base = member * kScores / kLanes, head = head_of_lane();
     float most = -INFINITY;
@@ -135,6 +136,7 @@ struct RowAttention {
         }
       }
     }
+    load(next, last, cache.values_offset(), keys.value);
   }
 
   __device__ void read_queries(const Bf* q) {
@@ -173,17 +175,18 @@ struct RowAttention {
       *reinterpret_cast<uint4*>(to) = own.key[0];
       *reinterpret_cast<uint4*>(to + cache.values_offset()) = own.value[0];
     }
-    take(own, place, place, place + 1);
+    take(own, place, place, place + 1, place + 1);
   }
 };
 
 template <int kDim, int kHeads, bool kAppends>
-__global__ void __launch_bounds__(kWarps * 32, 3)
+__global__ void __launch_bounds__(kWarps * 32, 2)
     attend_rows(const StepTables tables, const AttentionRows attention, const Bf* q, Bf* out, int splits,
                 const SplitScratch scratch) {
   using Work = RowAttention<kDim, kHeads, kAppends>;
   __shared__ float weights[kWarps][Work::kAtOnce][kSteps][kHeads];
   __shared__ SplitPart<kDim, kHeads> parts[kWarps];
+  let_next_launch_begin();
   const int row = blockIdx.z, per_kv = attention.heads / attention.kv.kv_heads;
   const int groups = (per_kv + kHeads - 1) / kHeads;
   const int kv_head = blockIdx.y / groups, group = blockIdx.y % groups;
@@ -199,40 +202,30 @@ __global__ void __launch_bounds__(kWarps * 32, 3)
   const int used = place < 0 ? 0 : (span + share - 1) / share;  // blocks with keys
   const int begin = base + static_cast<int>(blockIdx.x) * share, end = min(stored, begin + share);
   const bool present = static_cast<int>(blockIdx.x) < used;
-  typename Work::Keys even, odd;
+  typename Work::Keys keys;
   int at = begin + work.warp * Work::kKeys;
   constexpr int kStride = kWarps * Work::kKeys;
   if (kAppends && present) {  // nothing in this step writes these
-    work.load(at, end, even);
-    work.load(at + kStride, end, odd);
+    work.load(at, end, 0, keys.key);
+    work.load(at, end, work.cache.values_offset(), keys.value);
   }
   wait_for_previous_launch();
-  let_next_launch_begin();
   if (place < 0 && blockIdx.x == 0) {
-    for (int i = threadIdx.x; i < kHeads * kDim; i += kWarps * 32) {
+    for (int i = static_cast<int>(threadIdx.x); i < kHeads * kDim; i += kWarps * 32) {
       const int inside = group * kHeads + i / kDim;
-      if (inside < per_kv)
-        out[(std::int64_t{row} * attention.heads + kv_head * per_kv + inside) * kDim + i % kDim] =
-            __float2bfloat16(0);
+      const std::int64_t head = std::int64_t{row} * attention.heads + kv_head * per_kv + inside;
+      if (inside < per_kv) out[head * kDim + i % kDim] = __float2bfloat16(0);
     }
   }
   if (!present) return;
   if (!kAppends) {
-    work.load(at, end, even);
-    work.load(at + kStride, end, odd);
+    work.load(at, end, 0, keys.key);
+    work.load(at, end, work.cache.values_offset(), keys.value);
   }
   work.read_queries(q);
+  for (; at < end; at += kStride) work.take(keys, at, low, end, at + kStride);
   if constexpr (kAppends) {
     if (static_cast<int>(blockIdx.x) == used - 1 && work.warp == 0) work.append(place);
-  }
-  while (at < end) {
-    work.take(even, at, low, end);
-    work.load(at + 2 * kStride, end, even);
-    at += kStride;
-    if (at >= end) break;
-    work.take(odd, at, low, end);
-    work.load(at + 2 * kStride, end, odd);
-    at += kStride;
   }
 
   // Lanes of a warp, then warps, then blocks; always in the same order.

@@ -56,9 +56,9 @@ constexpr int kHeld = 8;  // four-column pieces that a thread keeps: rows of 8,1
 
 __global__ void normalise_rows(float* x, const float* delta, const float* bias, const float* weight,
                                float epsilon, const int* sampled, Bf* out, int hidden) {
+  let_next_launch_begin();
   __shared__ float shared[33];
   wait_for_previous_launch();
-  let_next_launch_begin();
   const std::int64_t row = sampled != nullptr ? sampled[blockIdx.x] : static_cast<int>(blockIdx.x);
   const int pieces = hidden / 4;
   float4* const kept = reinterpret_cast<float4*>(x + row * hidden);
@@ -107,8 +107,8 @@ __global__ void end_rows(float* x, const float* delta, const float* bias, int* f
 }
 
 __global__ void gate_rows(const Bf* x, const float* bias, Bf* out, int inner) {
-  wait_for_previous_launch();
   let_next_launch_begin();
+  wait_for_previous_launch();
   const std::int64_t row = blockIdx.y;
   const int at = (blockIdx.x * blockDim.x + threadIdx.x) * 8;
   if (at >= inner) return;

@@ -47,20 +47,35 @@ __device__ void finish_splits(const SplitPart<kDim, kHeads> (&parts)[kWarps], in
     }
   }
   if (used == 1) return;
-  __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) last = atomicAdd(&scratch.counters[slot], 1u) + 1 == static_cast<unsigned>(used);
+  if (threadIdx.x == 0) {
+    __threadfence();
+    last = atomicAdd(&scratch.counters[slot], 1u) + 1 == static_cast<unsigned>(used);
+    __threadfence();
+  }
   __syncthreads();
   if (!last) return;
-  __threadfence();
-  for (int i = threadIdx.x; i < kHeads * kDim; i += kWarps * 32) {
+  __shared__ float bests[kHeads][kMaxSplits], masses[kHeads][kMaxSplits];
+  for (int i = static_cast<int>(threadIdx.x); i < kHeads * used; i += kWarps * 32) {
+    bests[i % kHeads][i / kHeads] = __ldcg(&all[i / kHeads].best[i % kHeads]);
+    masses[i % kHeads][i / kHeads] = __ldcg(&all[i / kHeads].mass[i % kHeads]);
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < kHeads * kDim; i += kWarps * 32) {
     const int h = i / kDim, d = i % kDim;
     float best = -1e30f, sum = 0, mass = 0;
-    for (int s = 0; s < used; ++s) best = fmaxf(best, __ldcg(&all[s].best[h]));
-    for (int s = 0; s < used; ++s) {
-      const float factor = exp2f(__ldcg(&all[s].best[h]) - best);
-      sum += __ldcg(&all[s].sums[h][d]) * factor;
-      mass += __ldcg(&all[s].mass[h]) * factor;
+    for (int s = 0; s < used; ++s) best = fmaxf(best, bests[h][s]);
+    for (int first = 0; first < used; first += 8) {
+      float part[8];
+#pragma unroll
+      for (int k = 0; k < 8; ++k) part[k] = first + k < used ? __ldcg(&all[first + k].sums[h][d]) : 0.0f;
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const int s = min(first + k, used - 1);
+        const float factor = first + k < used ? exp2f(bests[h][s] - best) : 0.0f;
+        sum += part[k] * factor;
+        mass += masses[h][s] * factor;
+      }
     }
     write(i, sum, mass);
   }

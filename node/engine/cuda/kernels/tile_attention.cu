@@ -38,6 +38,11 @@ __device__ void load_matrices(std::uint32_t (&to)[4], const void* shared) {
                  : "memory");
   }
 }
+__device__ float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 #endif
 
 /// A tile of rows of kDim values; 16-byte pieces are exchanged within a row so that eight rows' equal pieces
@@ -61,32 +66,15 @@ __global__ void __launch_bounds__(kWarps * 32)
   extern __shared__ uint4 shared[];
   Bf* const memory = reinterpret_cast<Bf*>(shared);
   const auto key_tile = [&](int index) { return SharedTile<kDim>{memory + index % 2 * 2 * kKeys * kDim}; };
+  const SharedTile<kDim> queries{memory + 4 * kKeys * kDim};
   const auto value_tile = [&](int index) { return SharedTile<kDim>{key_tile(index).data + kKeys * kDim}; };
-  const Tile tile = tables.tiles[blockIdx.x];
   const int head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int heads = attention.heads;
+  let_next_launch_begin();
+  const Tile tile = tables.tiles[blockIdx.x];
   const KvPlace cache{tables, attention.kv, tile.first_block, head / (heads / attention.kv.kv_heads)};
   wait_for_previous_launch();
-  let_next_launch_begin();
   if (tile.rows == 0) return;
-
-  // The tile's queries, through the first key tile's place.
-  for (int i = threadIdx.x; i < kTileRows * kPieces; i += kWarps * 32) {
-    const int row = i / kPieces, index = i % kPieces;
-    uint4 value = make_uint4(0, 0, 0, 0);
-    if (row < tile.rows) {
-      value = __ldcg(reinterpret_cast<const uint4*>(
-          q + (std::int64_t{tile.first_row + row} * heads + head) * kDim + index * 8));
-    }
-    *reinterpret_cast<uint4*>(key_tile(0).piece(row, index)) = value;
-  }
-  __syncthreads();
-  std::uint32_t query[kSlices][4];
-#pragma unroll
-  for (int slice = 0; slice < kSlices; ++slice) {
-    load_matrices<false>(query[slice], key_tile(0).piece(warp * 16 + lane % 16, slice * 2 + lane / 16));
-  }
-  __syncthreads();
 
   const int last = tile.start + tile.rows;
   const int low = attention.window > 0 ? max(0, tile.start + 1 - attention.window) : 0;
@@ -104,12 +92,30 @@ __global__ void __launch_bounds__(kWarps * 32)
       copy_16(value_tile(index).piece(row, piece), key + cache.values_offset(), present);
     }
   };
+  if (begin < end) fetch(begin);
+  copies_begun();
+
+  for (int i = threadIdx.x; i < kTileRows * kPieces; i += kWarps * 32) {
+    const int row = i / kPieces, index = i % kPieces;
+    uint4 value = make_uint4(0, 0, 0, 0);
+    if (row < tile.rows) {
+      value = __ldcg(reinterpret_cast<const uint4*>(
+          q + (std::int64_t{tile.first_row + row} * heads + head) * kDim + index * 8));
+    }
+    *reinterpret_cast<uint4*>(queries.piece(row, index)) = value;
+  }
+  __syncthreads();
+  std::uint32_t query[kSlices][4];
+#pragma unroll
+  for (int slice = 0; slice < kSlices; ++slice) {
+    load_matrices<false>(query[slice], queries.piece(warp * 16 + lane % 16, slice * 2 + lane / 16));
+  }
+  __syncthreads();
+
   float sums[kValues][4] = {};
   float best[2] = {-1e30f, -1e30f}, mass[2] = {0, 0};
   const float factor = attention.scale * 1.4426950408889634f;
   const int position = tile.start + warp * 16 + lane / 4;  // of rows 0 … 7; the others are 8 further
-  if (begin < end) fetch(begin);
-  copies_begun();
   for (int index = begin; index < end; ++index) {
     if (index + 1 < end) fetch(index + 1);
     copies_begun();
@@ -130,35 +136,44 @@ __global__ void __launch_bounds__(kWarps * 32)
     }
     const bool partly = (index + 1) * kKeys > tile.start + warp * 16 + 1 || attention.window > 0;
     float raised[2] = {best[0], best[1]};
+    if (partly) {
+#pragma unroll
+      for (int i = 0; i < kKeys / 8; ++i) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          const int key = index * kKeys + i * 8 + lane % 4 * 2 + c % 2, own = position + c / 2 * 8;
+          const bool seen = key <= own && (attention.window == 0 || key > own - attention.window);
+          if (!seen) scores[i][c] = -INFINITY;
+        }
+      }
+    }
 #pragma unroll
     for (int i = 0; i < kKeys / 8; ++i) {
 #pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        float& score = scores[i][c];
-        score *= factor;
-        if (partly) {
-          const int key = index * kKeys + i * 8 + lane % 4 * 2 + c % 2, own = position + c / 2 * 8;
-          const bool seen = key <= own && (attention.window == 0 || key > own - attention.window);
-          if (!seen) score = -INFINITY;
-        }
-        raised[c / 2] = fmaxf(raised[c / 2], score);
-      }
+      for (int c = 0; c < 4; ++c) raised[c / 2] = fmaxf(raised[c / 2], scores[i][c]);
     }
+    float offset[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       raised[r] = fmaxf(raised[r], __shfl_xor_sync(~0u, raised[r], 1));
       raised[r] = fmaxf(raised[r], __shfl_xor_sync(~0u, raised[r], 2));
-      const float scale = exp2f(best[r] - raised[r]);
-      best[r] = raised[r];
-      mass[r] *= scale;
-#pragma unroll
-      for (int i = 0; i < kValues; ++i) sums[i][2 * r] *= scale, sums[i][2 * r + 1] *= scale;
     }
+    if (__any_sync(~0u, raised[0] > best[0] || raised[1] > best[1])) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float scale = power_of_two((best[r] - raised[r]) * factor);
+        best[r] = raised[r];
+        mass[r] *= scale;
+#pragma unroll
+        for (int i = 0; i < kValues; ++i) sums[i][2 * r] *= scale, sums[i][2 * r + 1] *= scale;
+      }
+    }
+    offset[0] = best[0] * factor, offset[1] = best[1] * factor;
 #pragma unroll
     for (int i = 0; i < kKeys / 8; ++i) {
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        scores[i][c] = exp2f(scores[i][c] - best[c / 2]);
+        scores[i][c] = power_of_two(scores[i][c] * factor - offset[c / 2]);
         mass[c / 2] += scores[i][c];
       }
     }
@@ -198,7 +213,7 @@ __global__ void __launch_bounds__(kWarps * 32)
         *reinterpret_cast<float2*>(to + i * 8 + lane % 4 * 2) =
             make_float2(sums[i][2 * r], sums[i][2 * r + 1]);
       }
-      if (lane % 4 == 0) *reinterpret_cast<float2*>(to + kDim) = make_float2(best[r], mass[r]);
+      if (lane % 4 == 0) *reinterpret_cast<float2*>(to + kDim) = make_float2(best[r] * factor, mass[r]);
     }
   }
 #endif
@@ -216,7 +231,7 @@ __global__ void join_splits(const StepTables tables, const float* partial, Bf* o
   const auto part = [&](int split) {
     return partial + (std::int64_t{split} * rows * heads + at) * (kDim + 2);
   };
-  float best = -1e30f, mass = 0, sums[kDim / 32] = {};
+  float best = -INFINITY, mass = 0, sums[kDim / 32] = {};
   for (int s = 0; s < splits; ++s) best = fmaxf(best, __ldcg(part(s) + kDim));
   for (int s = 0; s < splits; ++s) {
     const float factor = exp2f(__ldcg(part(s) + kDim) - best);
@@ -234,8 +249,8 @@ cudaError_t launch_tiles(const Launch& launch, const StepTables& tables, const A
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(attention.heads),
                   static_cast<unsigned>(splits));
   const cudaError_t error =
-      enqueue(launch, attend_tiles<kDim>, grid, kWarps * 32, 4 * kKeys * kDim * sizeof(Bf), tables, attention,
-              static_cast<const Bf*>(q), static_cast<Bf*>(out), splits, partial, rows);
+      enqueue(launch, attend_tiles<kDim>, grid, kWarps * 32, (4 * kKeys + kTileRows) * kDim * sizeof(Bf),
+              tables, attention, static_cast<const Bf*>(q), static_cast<Bf*>(out), splits, partial, rows);
   if (error != cudaSuccess || splits == 1) return error;
   return enqueue(launch, join_splits<kDim>, dim3(static_cast<unsigned>((rows * attention.heads + 7) / 8)),
                  256, 0, tables, partial, static_cast<Bf*>(out), rows, attention.heads, splits);
