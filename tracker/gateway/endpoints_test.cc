@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "common/json/view.h"
+#include "common/net/error_response.h"
 #include "tracker/gateway/fake_backend_for_test.h"
 
 namespace mesh::gateway {
@@ -19,10 +20,11 @@ class EndpointsTest : public testing::Test {
  protected:
   EndpointsTest() : routes(openai_routes(backend, options())) {}
 
-  static EndpointOptions options() {
+  EndpointOptions options() {
     EndpointOptions options;
     options.respond.ping = std::chrono::milliseconds(20);
     options.respond.patience = std::chrono::milliseconds(20);
+    options.respond.observer = [this](const AnswerFigures&) { ++answers; };
     return options;
   }
 
@@ -83,6 +85,7 @@ class EndpointsTest : public testing::Test {
   std::vector<net::Route> routes;
   net::Request request;
   std::shared_ptr<FakeWatch> watch = std::make_shared<FakeWatch>();
+  int answers = 0;  ///< that the observer heard of
 };
 
 TEST_F(EndpointsTest, ModelsAreListedAndFoundByName) {
@@ -195,6 +198,18 @@ TEST_F(EndpointsTest, FullAndUncoveredAreToldApart) {
   expect_error(chat(""), 429, "null", "\"rate_limit_exceeded\"");
   backend.refusal = error(StatusCode::kUnavailable, "layers [3, 5) have no ready copy");
   expect_error(chat(""), 503, "null", "\"service_unavailable\"");
+}
+
+TEST_F(EndpointsTest, WhatNeverBeganIsAnHttpErrorWithTheTimeToTryAgainAndNoAnswer) {
+  const Status full =
+      net::with_retry_after(error(StatusCode::kResourceExhausted, "full"), std::chrono::seconds(7));
+  for (const char* stream : {"", R"(,"stream":true)"}) {
+    script("", End{full});
+    const auto response = chat(stream);
+    expect_error(response, 429, "null", "\"rate_limit_exceeded\"");
+    EXPECT_EQ(response.headers.get("Retry-After"), "7");
+  }
+  EXPECT_EQ(answers, 0);
 }
 
 TEST_F(EndpointsTest, SamplingFieldsReachTheBackend) {

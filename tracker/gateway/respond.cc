@@ -61,7 +61,10 @@ class Exchange {
       const auto next = take(SteadyClock().now() + kLongest);
       if (!next) return finish(net::error_response(client_left()));
       if (const End* end = std::get_if<End>(&*next)) {
-        if (!end->status.ok()) return finish(net::error_response(as_client_error(end->status)));
+        if (!end->status.ok()) {
+          net::Response failed = net::error_response(as_client_error(end->status));
+          return text_.tokens() == 0 ? failed : finish(std::move(failed));  // what never began is no answer
+        }
         const auto rest = text_.finish();
         if (!rest.ok()) return finish(net::error_response(rest.status()));
         return finish(net::Response::json(job_.shape->whole(content + *rest, end->reason, usage())));
