@@ -63,7 +63,10 @@ class CudaOps final : public DeviceOps {
   }
 
   void copy(const std::byte* from, std::byte* to, std::uint64_t bytes) override {
-    run([&] { check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice)); });
+    run([&] {
+      check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
+      c10::cuda::getCurrentCUDAStream().synchronize();  // the fused path has another stream
+    });
   }
   void upload(std::span<const float> host, float* device) override {
     run([&] { check(cudaMemcpy(device, host.data(), host.size_bytes(), cudaMemcpyHostToDevice)); });
