@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 using std::chrono::seconds;
 
 constexpr Duration kStopPatience = seconds(5);
-/// Each running answer holds a thread of the client listener.
+/// Each request that runs or waits holds a thread of the client listener.
 constexpr std::size_t kClientThreadsBeside = 64;
 constexpr std::size_t kMeshThreads = 64;
 constexpr std::size_t kAdminThreads = 16;
@@ -140,7 +140,11 @@ class TrackerProgram {
     head.head.head_url = head_url;
     head.head.replacement_wait = settings_.replacement_wait;
     head.self = identity_->id();
-    head.max_sessions = static_cast<std::size_t>(settings_.max_sessions);
+    head.admission.max_running = static_cast<std::size_t>(settings_.max_sessions);
+    head.admission.max_per_key = static_cast<std::size_t>(settings_.max_key_sessions);
+    head.admission.depth = static_cast<std::size_t>(settings_.queue_depth);
+    head.admission.longest_wait = settings_.queue_wait;
+    head.admissions = &metrics_;
     for (const ServedModel& model : *models_) {
       head.models.push_back(model.client);
       head.layer_counts[model.identity] = model.profile.layer_count();
@@ -246,7 +250,8 @@ class TrackerProgram {
     }
     MESH_ASSIGN_OR_RETURN(mesh_server_,
                           serve(settings_.mesh_listen, kMeshThreads, std::move(mesh), access, false));
-    const std::size_t threads = static_cast<std::size_t>(settings_.max_sessions) + kClientThreadsBeside;
+    const auto threads =
+        static_cast<std::size_t>(settings_.max_sessions + settings_.queue_depth) + kClientThreadsBeside;
     MESH_ASSIGN_OR_RETURN(client_server_, serve(settings_.listen, threads, std::move(client), access, true));
     MESH_ASSIGN_OR_RETURN(admin_server_,
                           serve(settings_.admin_listen, kAdminThreads, std::move(admin), access, false));

@@ -89,7 +89,12 @@ void declare_tracker_settings(config::Settings& settings, TrackerSettings& value
       .integer("max-node-layers", values.max_node_layers, 0, kMostLayers,
                "most layers of one model that a node is given; 0: as many as fit")
       .integer("max-copies", values.max_copies, 0, 1000, "most copies of a layer; 0: as memory allows")
-      .integer("max-sessions", values.max_sessions, 1, 100'000, "answers that run at once; more get 429")
+      .integer("max-sessions", values.max_sessions, 1, 100'000, "answers that run at once; more wait")
+      .integer("max-key-sessions", values.max_key_sessions, 0, 100'000,
+               "answers of one API key, running and waiting; more get 429; 0: no limit of its own")
+      .integer("queue-depth", values.queue_depth, 0, 100'000,
+               "requests that wait for their turn or for room; more get 429; 0: none waits for its turn")
+      .duration("queue-wait", values.queue_wait, "how long a request waits in the queue, then it gets 503")
       .integer("session-tokens", values.session_tokens, 0, kMostSessionTokens,
                "tokens of all sessions for which nodes' memory is planned")
       .secret("api-key", values.api_key,

@@ -26,6 +26,9 @@ struct TrackerSettings {
   std::int64_t max_node_layers = 0;
   std::int64_t max_copies = 0;
   std::int64_t max_sessions = 256;
+  std::int64_t max_key_sessions = 0;
+  std::int64_t queue_depth = 128;
+  Duration queue_wait = std::chrono::seconds(30);
   std::int64_t session_tokens = 8192;
   std::string api_key;  ///< one or several, separated by commas
   std::string join_key_file;

@@ -121,7 +121,8 @@ class Clients(Folder):
     @classmethod
     def setUpClass(cls):
         cls.scratch = programs.scratch()
-        cls.shared = programs.Tracker(pathlib.Path(cls.scratch.name), GPT2, "--api-key", "sk-one,sk-two", "--max-sessions", "2")
+        cls.shared = programs.Tracker(pathlib.Path(cls.scratch.name), GPT2, "--api-key", "sk-one,sk-two", "--max-sessions", "2",
+                                      "--queue-depth", "0")
         cls.shared.wait_ready()
 
     @classmethod

@@ -6,7 +6,6 @@ namespace mesh::head {
 namespace {
 
 constexpr std::uint32_t kStepFailures = 2;  // at one hop: then another node shall try
-constexpr Duration kBusyWait = std::chrono::seconds(2);
 
 /// Whether `hops` run exactly `range`, in order. Only the first hop of a first route may have no layers.
 bool covers(const std::vector<wire::HopAddress>& hops, const LayerRange& range, bool first) {
@@ -35,7 +34,7 @@ void HeadTable::Impl::lose(HeadSession& session, std::size_t index, const Status
   // An overloaded mesh says so soon; one that lost a node in the middle of an answer waits for a replacement.
   const bool busy =
       why.code() == StatusCode::kResourceExhausted && session.awaited() == session.request.prompt.size();
-  session.route_wait_until = now + (busy ? kBusyWait : options_.replacement_wait);
+  session.route_wait_until = now + (busy ? options_.no_room_wait : options_.replacement_wait);
   session.route_status = error(busy ? StatusCode::kResourceExhausted : StatusCode::kUnavailable,
                                "no node is ready to run layers {} in place of one that was lost ({})",
                                to_string(hop.address.range), message_of(why));
@@ -106,12 +105,12 @@ void HeadTable::Impl::replace_lost(HeadSession& session, TimePoint now) {
   for (const auto& [address, index] : left) close_at(session, address, index, now);
   session.hops = std::move(hops);
   if (!first) return fence(session, "a hop was replaced", now);
+  session.generation = {1};
   if (!session.offer.empty()) {
     session.phase = Phase::kOpening;
     return begin_wave(session, Wave::kFence, now);
   }
   // A new session: every cursor is 0, so one wave does.
-  session.generation = {1};
   resume(session, now);
 }
 

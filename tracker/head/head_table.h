@@ -20,6 +20,8 @@ struct HeadOptions {
   std::uint32_t max_failovers = 5;  ///< within failover_period, else the session ends
   Duration failover_period = std::chrono::minutes(1);
   Duration replacement_wait = std::chrono::seconds(120);
+  Duration no_room_wait =
+      std::chrono::milliseconds(100);  ///< likewise, of a session without room, before its first token
   Duration route_retry = std::chrono::milliseconds(500);    ///< between RouteWanted of one search
   Duration exclusion = std::chrono::seconds(5);             ///< how long a lost node is not asked for again
   Duration answer_timeout = std::chrono::seconds(2);        ///< for openings and cursors
@@ -45,11 +47,11 @@ struct StartRequest {
   std::vector<TokenId> eos_ids;
   wire::Sampling sampling;
   std::uint32_t chunk = 128;  ///< prefill rows, 32 … 1024
-};
-
   /// The principal's: hops may begin with what they kept of earlier prompts under it. None: nothing is
   /// offered.
   std::optional<wire::PrefixSalt> salt;
+};
+
 /// Names one hop of one route for the answer to an action.
 struct HopRef {
   SessionId session;

@@ -16,26 +16,26 @@ namespace {
 /// The head answers within microseconds; this bounds the wait when the program ends.
 constexpr auto kHeadPatience = std::chrono::seconds(5);
 
-Status ended() {
+}  // namespace
+
+Status HeadLoop::stopping() {
   return error(StatusCode::kUnavailable, "the tracker is stopping");
 }
 
-}  // namespace
-
 class HeadLoop::Handle final : public gateway::Answer {
  public:
-  Handle(HeadLoop& loop, const SessionId& session, std::shared_ptr<AnswerQueue> queue)
-      : loop_(loop), session_(session), queue_(std::move(queue)) {}
+  Handle(HeadLoop& loop, Admissions::Ticket ticket, std::shared_ptr<AnswerQueue> queue)
+      : loop_(loop), ticket_(ticket), queue_(std::move(queue)) {}
   ~Handle() override { interrupt(); }
 
   std::optional<gateway::Event> next(TimePoint deadline) override { return queue_->next(deadline); }
   void interrupt() override {
-    if (queue_->interrupt()) loop_.post([&loop = loop_, session = session_] { loop.cancel(session); });
+    if (queue_->interrupt()) loop_.post([&loop = loop_, ticket = ticket_] { loop.cancel(ticket); });
   }
 
  private:
   HeadLoop& loop_;
-  const SessionId session_;
+  const Admissions::Ticket ticket_;
   const std::shared_ptr<AnswerQueue> queue_;
 };
 
@@ -44,7 +44,8 @@ HeadLoop::HeadLoop(Options options, Routes& routes, PeerCalls& peers, log::Logge
       mesh_(routes),
       peers_(peers),
       log_(std::move(log)),
-      table_(options_.head, random_id<SessionSecret>()) {}
+      table_(options_.head, random_id<SessionSecret>()),
+      admissions_(options_.admission, options_.admissions) {}
 
 void HeadLoop::run(Node& node) {
   node_ = &node;
@@ -53,8 +54,7 @@ void HeadLoop::run(Node& node) {
 void HeadLoop::stop() {
   strand_.close();
   alarm_.stop();
-  for (const auto& [session, queue] : answers_) queue->push(gateway::End{ended(), gateway::EndReason::kStop});
-  answers_.clear();
+  admissions_.end_all(stopping());
 }
 
 bool HeadLoop::post(Strand::Command work) {
@@ -65,54 +65,55 @@ bool HeadLoop::post(Strand::Command work) {
 // frames.
 void HeadLoop::settle() {
   table_.tick(now());
+  admit();
   for (auto actions = table_.take_actions(); !actions.empty(); actions = table_.take_actions()) {
     carry_out(actions);
+    admit();
   }
+  without_room_.clear();
+  sessions_ = admissions_.running();
+  waiting_ = admissions_.waiting();
   failovers_ = table_.stats().failovers;
-  if (const auto due = table_.next_wakeup()) alarm_.set(*due);
+  const auto due = table_.next_wakeup();
+  const auto turn = admissions_.next_wakeup();
+  if (due || turn) alarm_.set(std::min(due.value_or(TimePoint::max()), turn.value_or(TimePoint::max())));
 }
 
 StatusOr<std::shared_ptr<gateway::Answer>> HeadLoop::ask(gateway::Ask ask) {
-  if (draining_ || strand_.closed()) return ended();
+  if (draining_ || strand_.closed()) return stopping();
   MESH_RETURN_IF_ERROR(mesh_.available(ask.identity));
-  if (sessions_.fetch_add(1) >= options_.max_sessions) {
-    --sessions_;
-    return error(StatusCode::kResourceExhausted,
-                 "{} answers are running, the most that this tracker takes at once", options_.max_sessions);
-  }
-  const auto session = random_id<SessionId>();
+  MESH_RETURN_IF_ERROR(fit(ask));
+  const Admissions::Ticket ticket = ++last_ticket_;
   auto queue = std::make_shared<AnswerQueue>();
-  post([this, session, queue, ask = std::move(ask)]() mutable { begin(session, std::move(ask), queue); });
-  return std::make_shared<Handle>(*this, session, queue);
+  const bool posted = post([this, ticket, queue, ask = std::move(ask)]() mutable {
+    admissions_.enter(ticket, std::move(ask), queue, now());
+    if (draining_) admissions_.end_waiting(stopping(), now());
+    admit();
+  });
+  if (!posted) return stopping();
+  return std::make_shared<Handle>(*this, ticket, queue);
 }
 
-void HeadLoop::begin(const SessionId& session, gateway::Ask ask, std::shared_ptr<AnswerQueue> queue) {
-  answers_[session] = queue;
-  log_.with_session(session)
+void HeadLoop::begin(const Admissions::Start& start) {
+  const gateway::Ask& ask = *start.ask;
+  log_.with_session(start.session)
       .with_request(ask.request_id)
       .debug("session of {} tokens begins", ask.prompt.size());
   head::StartRequest request;
-  request.session = session;
+  request.session = start.session;
   request.identity = ask.identity;
   request.layers = options_.layer_counts.at(ask.identity);
-  request.prompt = std::move(ask.prompt);
+  request.prompt = ask.prompt;
   request.max_tokens = ask.max_tokens;
-  request.eos_ids = std::move(ask.eos_ids);
+  request.eos_ids = ask.eos_ids;
   request.sampling = ask.sampling;
   if (const Status started = table_.start(std::move(request), now()); !started.ok()) {
-    queue->push(gateway::End{started, gateway::EndReason::kStop});
-    forget(session);
+    admissions_.end(start.session, gateway::End{started, gateway::EndReason::kStop}, now());
   }
 }
 
-void HeadLoop::cancel(const SessionId& session) {
-  if (!answers_.contains(session)) return;
-  table_.cancel(session, now());
-  forget(session);
-}
-
-void HeadLoop::forget(const SessionId& session) {
-  if (answers_.erase(session) != 0) --sessions_;
+void HeadLoop::cancel(Admissions::Ticket ticket) {
+  if (const auto session = admissions_.leave(ticket, now())) table_.cancel(*session, now());
 }
 
 // Ids go to hop 0 together, past the tokens among them: what is accepted at once runs in one step.
@@ -221,14 +222,19 @@ void HeadLoop::renew(const head::RenewLease& action) {
 }
 
 void HeadLoop::close(const head::CloseHop& action) {
+  const bool makes_room = !without_room_.contains(action.ref.session);
+  const auto closed = [this, ref = action.ref, makes_room](const Status& status) {
+    table_.close_answered(ref, status, now());
+    if (makes_room && status.ok()) admissions_.room_changed();
+  };
   if (action.to.node == options_.self) {
     node_->close(action.request);
-    table_.close_answered(action.ref, absl::OkStatus(), now());
+    closed(absl::OkStatus());
     return;
   }
   peers_.post(action.to.url, wire::kCloseRoute, wire::write_close(action.request),
-              [this, ref = action.ref](StatusOr<std::string> body) {
-                post([this, ref, status = body.status()] { table_.close_answered(ref, status, now()); });
+              [this, closed](StatusOr<std::string> body) {
+                post([closed, status = body.status()] { closed(status); });
               });
 }
 
@@ -239,25 +245,26 @@ void HeadLoop::send_ids(std::span<head::SendIds> actions) {
     const auto route = table_.route_of(actions.front().ref.session);
     const auto computes = [](const wire::HopAddress& hop) { return !hop.range.empty(); };
     const auto stages = std::max<std::size_t>(1, std::ranges::count_if(route, computes));
-    const std::size_t fair = std::max<std::size_t>(1, (answers_.size() + stages - 1) / stages);
+    const std::size_t fair = std::max<std::size_t>(1, (admissions_.running() + stages - 1) / stages);
     const auto group = actions.first(std::min(actions.size(), fair));
     actions = actions.subspan(group.size());
     std::vector<Arrival> arrivals;
     for (head::SendIds& action : group) arrivals.push_back({std::move(action.segment), true});
     const auto answers = node_->accept(std::move(arrivals));
     MESH_CHECK(answers.size() == group.size());
-    for (std::size_t i = 0; i < answers.size(); ++i) table_.ids_answered(group[i].ref, answers[i], now());
+    for (std::size_t i = 0; i < answers.size(); ++i) {
+      admissions_.opened(group[i].ref.session, now());  // ids go when every hop was opened
+      table_.ids_answered(group[i].ref, answers[i], now());
+    }
   }
 }
 
 void HeadLoop::deliver(const head::TokenReady& token) {
-  const auto found = answers_.find(token.session);
-  if (found != answers_.end()) found->second->push(gateway::Token{token.token, token.is_eos});
+  admissions_.deliver(token.session, gateway::Token{token.token, token.is_eos});
 }
 
 void HeadLoop::finish(const head::Finished& finished) {
-  const auto found = answers_.find(finished.session);
-  if (found == answers_.end()) return;
+  if (wait_again(finished)) return;
   gateway::End end;
   end.reason = finished.reason == head::FinishReason::kLength ? gateway::EndReason::kLength
                                                               : gateway::EndReason::kStop;
@@ -266,8 +273,7 @@ void HeadLoop::finish(const head::Finished& finished) {
     if (end.status.ok()) end.status = error(StatusCode::kInternal, "the session failed without a reason");
     log_.with_session(finished.session).warning("session failed: {}", message_of(end.status));
   }
-  found->second->push(end);
-  forget(finished.session);
+  admissions_.end(finished.session, end, now());
 }
 
 std::vector<wire::TokenAnswer> HeadLoop::on_tokens(const std::vector<wire::TokenMessage>& tokens) {
@@ -322,7 +328,7 @@ net::Response HeadLoop::handle_tokens(net::Request& request) {
   const bool posted =
       post([this, body, tokens = *std::move(tokens), answers] { answers->set_value(take_tokens(tokens)); });
   if (!posted || result.wait_for(kHeadPatience) != std::future_status::ready)
-    return net::error_response(ended());
+    return net::error_response(stopping());
   return net::Response::binary(wire::encode_token_answers(result.get()), wire::kAnswersContentType);
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -17,7 +18,7 @@
 #include "node/node.h"
 #include "tracker/gateway/backend.h"
 #include "tracker/head/head_table.h"
-#include "tracker/runtime/answer_queue.h"
+#include "tracker/runtime/admissions.h"
 #include "tracker/runtime/peer_calls.h"
 
 namespace mesh::tracker {
@@ -35,17 +36,22 @@ class Routes {
   virtual wire::Freshness freshness_of(const NodeId& node) = 0;
   /// OK when a session of the model could begin now; else kUnavailable with the layers that are missing.
   virtual Status available(const ModelIdentity& identity) = 0;
+  /// Why no route could ever hold a session of `tokens`; `own_bytes`: what the embedded node could use for
+  /// caches. Nothing when some could.
+  virtual std::optional<NoFit> find_room(const ModelIdentity& identity, std::uint64_t tokens,
+                                         std::uint64_t own_bytes) = 0;
 };
 
-/// The strand that owns the HeadTable. It calls the embedded node directly and other hops through PeerCalls;
-/// it never waits for another program. Requests' threads and HTTP threads hand it events, holding no lock
-/// that Routes or an answer takes.
+/// The strand that owns the HeadTable and the requests that wait for it (docs/admission.md). It calls the
+/// embedded node directly and other hops through PeerCalls; it never waits for another program. Requests'
+/// threads and HTTP threads hand it events, holding no lock that Routes or an answer takes.
 class HeadLoop final : public gateway::Backend, public HeadSink {
  public:
   struct Options {
     head::HeadOptions head;
     NodeId self;
-    std::size_t max_sessions = 256;
+    AdmissionOptions admission;
+    AdmissionObserver* admissions = nullptr;  ///< may be null; else it outlives the loop
     std::vector<gateway::Model> models;
     std::map<ModelIdentity, std::uint32_t> layer_counts;
   };
@@ -60,8 +66,8 @@ class HeadLoop final : public gateway::Backend, public HeadSink {
   // gateway::Backend
   const std::vector<gateway::Model>& models() const override { return options_.models; }
   StatusOr<std::shared_ptr<gateway::Answer>> ask(gateway::Ask ask) override;
-  /// Refuses new sessions from now on.
-  void drain() { draining_ = true; }
+  /// Refuses new sessions from now on, and those that wait.
+  void drain();
 
   // HeadSink: from the embedded node's own thread.
   std::vector<wire::TokenAnswer> on_tokens(const std::vector<wire::TokenMessage>& tokens) override;
@@ -73,11 +79,13 @@ class HeadLoop final : public gateway::Backend, public HeadSink {
   void node_lost(const NodeId& node);
 
   std::size_t sessions() const { return sessions_; }
+  std::size_t waiting() const { return waiting_; }
   std::uint64_t failovers() const { return failovers_; }
 
  private:
   class Handle;
 
+  static Status stopping();
   /// False when the loop has ended; `work` is then dropped.
   bool post(Strand::Command work);
   void settle();
@@ -91,9 +99,13 @@ class HeadLoop final : public gateway::Backend, public HeadSink {
   void send_ids(std::span<head::SendIds> actions);
   void deliver(const head::TokenReady& token);
   void finish(const head::Finished& finished);
-  void begin(const SessionId& session, gateway::Ask ask, std::shared_ptr<AnswerQueue> queue);
-  void cancel(const SessionId& session);
-  void forget(const SessionId& session);
+  Status fit(gateway::Ask& ask);
+  std::optional<NoFit> room_for(const gateway::Ask& ask);
+  Status never_fits(const gateway::Ask& ask, const NoFit& no);
+  void admit();
+  void begin(const Admissions::Start& start);
+  void cancel(Admissions::Ticket ticket);
+  bool wait_again(const head::Finished& finished);
   std::vector<wire::TokenAnswer> take_tokens(const std::vector<wire::ReceivedToken>& tokens);
   net::Response handle_tokens(net::Request& request);
   net::Response handle_report(net::Request& request);
@@ -106,8 +118,11 @@ class HeadLoop final : public gateway::Backend, public HeadSink {
   const SteadyClock clock_;
   head::HeadTable table_;
   Node* node_ = nullptr;
-  std::map<SessionId, std::shared_ptr<AnswerQueue>> answers_;
+  Admissions admissions_;
+  std::set<SessionId> without_room_;  ///< ended so since the last settling: their closing makes no room
+  std::atomic<Admissions::Ticket> last_ticket_ = 0;
   std::atomic<std::size_t> sessions_ = 0;
+  std::atomic<std::size_t> waiting_ = 0;
   std::atomic<std::uint64_t> failovers_ = 0;
   std::atomic<bool> draining_ = false;
   Strand strand_{1 << 16, [this] { settle(); }};

@@ -98,7 +98,7 @@ class FakeNode final : public Node {
     for (std::thread& sender : senders) sender.join();
   }
 
-  bool refuse = false;
+  std::atomic<bool> refuse = false;
   bool mute = false;
   wire::OpenRequest last_open;
 
@@ -123,19 +123,24 @@ class FakeRoutes final : public Routes {
   std::optional<PublicKey> key_of(const NodeId&) override { return std::nullopt; }
   wire::Freshness freshness_of(const NodeId& node) override { return {node, {}}; }
   Status available(const ModelIdentity&) override { return covered; }
+  std::optional<NoFit> find_room(const ModelIdentity&, std::uint64_t tokens, std::uint64_t) override {
+    if (no_fit && tokens > no_fit->most_tokens) return no_fit;
+    return std::nullopt;
+  }
 
   Status route;
   Status covered;
+  std::optional<NoFit> no_fit;
   std::uint32_t stages = 1;
 };
 
 class HeadLoopTest : public testing::Test {
  protected:
-  void begin(std::size_t max_sessions = 8) {
+  void begin(AdmissionOptions admission = {}) {
     HeadLoop::Options options;
     options.head.head_url = "http://127.0.0.1:1";
     options.self = kSelf;
-    options.max_sessions = max_sessions;
+    options.admission = admission;
     options.layer_counts[kModel] = 4;
     loop = std::make_unique<HeadLoop>(std::move(options), routes, peers, log::Logger::silent());
     node.attach(*loop);
@@ -160,6 +165,13 @@ class HeadLoopTest : public testing::Test {
     EXPECT_GE(node.closed(), 1);
     while (loop->sessions() > 0 && SteadyClock().now() < limit) std::this_thread::yield();
     EXPECT_EQ(loop->sessions(), 0u);
+  }
+
+  static Status end_of(const StatusOr<std::shared_ptr<gateway::Answer>>& answer) {
+    if (!answer.ok()) return answer.status();
+    const auto event = (*answer)->next(soon());
+    const auto* end = event ? std::get_if<gateway::End>(&*event) : nullptr;
+    return end != nullptr ? end->status : error(StatusCode::kInternal, "no end came");
   }
 
   std::vector<Arrival> wait_for_segments(std::size_t count) {
@@ -261,25 +273,97 @@ TEST_F(HeadLoopTest, AFirstRouteThatIsNotThereEndsTheAnswerAtOnce) {
   EXPECT_EQ(std::get<gateway::End>(*end).status.code(), StatusCode::kUnavailable);
 }
 
-TEST_F(HeadLoopTest, AHeadWithoutRoomIsResourceExhausted) {
+TEST_F(HeadLoopTest, WhatFindsNoRoomIsAnsweredWhenThereIsSome) {
   node.refuse = true;
-  begin();
+  begin({.retry = std::chrono::milliseconds(5)});
   const auto answer = loop->ask(question());
   ASSERT_TRUE(answer.ok());
-  const auto end = (*answer)->next(soon());
-  ASSERT_TRUE(end && std::holds_alternative<gateway::End>(*end));
-  EXPECT_EQ(std::get<gateway::End>(*end).status.code(), StatusCode::kResourceExhausted);
+  while (node.closed() == 0 && SteadyClock().now() < limit) std::this_thread::yield();
+  node.refuse = false;
+  const auto event = (*answer)->next(soon());
+  ASSERT_TRUE(event && std::holds_alternative<gateway::Token>(*event));
+  EXPECT_EQ(std::get<gateway::Token>(*event).id, 103);
 }
 
-TEST_F(HeadLoopTest, MoreSessionsThanAllowedAreRefusedUntilOneEnds) {
+TEST_F(HeadLoopTest, AWaitThatIsOverSaysWhatWasLacking) {
+  node.refuse = true;
+  begin({.longest_wait = std::chrono::milliseconds(50)});
+  const Status status = end_of(loop->ask(question()));
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(message_of(status)), testing::HasSubstr("no room for the caches"));
+  EXPECT_EQ(loop->waiting(), 0u);
+}
+
+TEST_F(HeadLoopTest, AnswersBeyondTheLimitWaitUntilOneEnds) {
   node.mute = true;
-  begin(1);
+  begin({.max_running = 1, .depth = 1});
   auto first = loop->ask(question());
-  ASSERT_TRUE(first.ok());
-  EXPECT_EQ(loop->ask(question()).status().code(), StatusCode::kResourceExhausted);
+  const auto second = loop->ask(question());
+  EXPECT_EQ(loop->waiting(), 1u);
+  EXPECT_EQ(end_of(loop->ask(question())).code(), StatusCode::kResourceExhausted);
+  EXPECT_FALSE((*second)->next(SteadyClock().now()));
+  node.mute = false;
   first->reset();
-  while (loop->sessions() > 0 && SteadyClock().now() < limit) std::this_thread::yield();
-  EXPECT_TRUE(loop->ask(question()).ok());
+  const auto event = (*second)->next(soon());
+  EXPECT_TRUE(event && std::holds_alternative<gateway::Token>(*event));
+}
+
+TEST_F(HeadLoopTest, AClientThatLeavesTheQueueIsGoneAtOnce) {
+  node.mute = true;
+  begin({.max_running = 1});
+  const auto first = loop->ask(question());
+  const auto second = loop->ask(question());
+  EXPECT_EQ(loop->waiting(), 1u);
+  (*second)->interrupt();
+  EXPECT_EQ(loop->waiting(), 0u);
+  EXPECT_EQ(loop->sessions(), 1u);
+}
+
+TEST_F(HeadLoopTest, AKeyAtItsLimitIsRefused) {
+  node.mute = true;
+  begin({.max_per_key = 1});
+  const auto first = loop->ask(question());
+  EXPECT_EQ(end_of(loop->ask(question())).code(), StatusCode::kResourceExhausted);
+  auto other = question();
+  other.principal = "key-2";
+  const auto second = loop->ask(std::move(other));
+  EXPECT_FALSE((*second)->next(SteadyClock().now()));
+  EXPECT_EQ(loop->sessions(), 2u);
+}
+
+TEST_F(HeadLoopTest, WhatCanNeverFitIsRefusedWithTheNumbersBeforeAnythingIsOpened) {
+  routes.no_fit = NoFit{4, {0, 4}, kSelf, 5000, 1234};
+  begin();
+  auto ask = question(3);
+  ask.length_asked = true;
+  const Status status = loop->ask(ask).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  for (const char* number : {"6 tokens", "5000", "1234", "the tracker", "max_tokens to 1"}) {
+    EXPECT_THAT(std::string(message_of(status)), testing::HasSubstr(number));
+  }
+  EXPECT_EQ(node.generation().value, 0u);
+}
+
+TEST_F(HeadLoopTest, AnAnswerOfNoAskedLengthIsAsLongAsFits) {
+  node.mute = true;
+  routes.no_fit = NoFit{4, {0, 4}, kSelf, 5000, 1234};
+  begin();
+  const auto answer = loop->ask(question(1000));
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  wait_for_segments(1);
+  EXPECT_EQ(node.last_open.max_tokens, 4u) << "3 of the prompt";
+}
+
+TEST_F(HeadLoopTest, DrainingEndsThoseThatWaitAndLetsTheOthersGoOn) {
+  node.mute = true;
+  begin({.max_running = 1});
+  const auto first = loop->ask(question());
+  const auto second = loop->ask(question());
+  loop->drain();
+  EXPECT_EQ(end_of(second).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(loop->ask(question()).status().code(), StatusCode::kUnavailable);
+  EXPECT_FALSE((*first)->next(SteadyClock().now()));
+  EXPECT_EQ(loop->sessions(), 1u);
 }
 
 TEST_F(HeadLoopTest, ATokenWithAWrongMacIsRefusedAndChangesNothing) {

@@ -12,6 +12,7 @@ namespace {
 
 constexpr auto kLongPlan = std::chrono::milliseconds(10);
 constexpr auto kWatch = std::chrono::milliseconds(200);
+constexpr std::uint64_t kBlockTokens = 128;  // of nodes' KV blocks
 
 /// Ranges and states; progress is not worth a write to disk.
 std::vector<wire::ShardStatus> without_progress(std::vector<wire::ShardStatus> shards) {
@@ -207,6 +208,46 @@ LoadView Membership::load_view(const ModelIdentity& identity) const {
     if (speed.seconds_per_layer <= 0) speed.seconds_per_layer = average;
   }
   return view;
+}
+
+const ModelProfile* Membership::profile_of(const ModelIdentity& identity) const {
+  for (const ModelProfile& profile : options_.profiles) {
+    if (profile.identity == identity) return &profile;
+  }
+  return nullptr;
+}
+
+// Blocks are counted at the width of the widest layer held, so narrower ones make this too much, never too
+// little.
+std::uint64_t Membership::cache_room(const NodeRecord& record) const {
+  std::uint64_t widest = 0;
+  for (const wire::ShardStatus& shard : record.facts.shards) {
+    const ModelProfile* const profile = profile_of(shard.model);
+    if (profile == nullptr || profile->layer_bytes_per_token.empty()) continue;
+    widest = std::max(widest, *std::ranges::max_element(profile->layer_bytes_per_token));
+  }
+  const std::uint64_t block = widest * kBlockTokens;
+  if (record.load.kv_blocks_total == 0 || block == 0) return kUnknownRoom;
+  return record.load.kv_blocks_total * block + record.load.memory_free_bytes % block;
+}
+
+std::optional<NoFit> Membership::find_room(const ModelIdentity& identity, std::uint64_t tokens,
+                                           std::uint64_t own_bytes) {
+  const std::lock_guard lock(mutex_);
+  const ModelProfile* const profile = profile_of(identity);
+  if (profile == nullptr) return std::nullopt;
+  std::vector<CopyRoom> copies;
+  const auto own = options_.head_layers.find(identity);
+  const std::uint32_t behind = own == options_.head_layers.end() ? 0 : own->second;
+  if (behind > 0) copies.push_back({{options_.self, {0, behind}}, own_bytes});
+  const Coverage coverage = registry_.coverage(identity, profile->layers());
+  for (const Copy& copy : coverage.ready()) {
+    const NodeRecord* const record = registry_.find(copy.node);
+    const LayerRange layers{std::max(copy.layers.begin, behind), copy.layers.end};
+    if (record == nullptr || layers.empty()) continue;
+    copies.push_back({{copy.node, layers}, cache_room(*record)});
+  }
+  return tracker::find_room({profile->layer_bytes_per_token, profile->split_points}, copies, tokens);
 }
 
 StatusOr<std::vector<wire::HopAddress>> Membership::find(const head::RouteWanted& wanted) {

@@ -59,6 +59,8 @@ class Membership final : public Routes {
   std::optional<PublicKey> key_of(const NodeId& node) override;
   wire::Freshness freshness_of(const NodeId& node) override;
   Status available(const ModelIdentity& identity) override;
+  std::optional<NoFit> find_room(const ModelIdentity& identity, std::uint64_t tokens,
+                                 std::uint64_t own_bytes) override;
 
   /// kPermissionDenied unless the node has joined and its lease holds.
   Status joined(const NodeId& node) const;
@@ -88,6 +90,9 @@ class Membership final : public Routes {
   const wire::CatalogueEntry* entry_of(const ModelIdentity& identity) const;
   Status missing(const ModelIdentity& identity) const;
   LoadView load_view(const ModelIdentity& identity) const;
+  const ModelProfile* profile_of(const ModelIdentity& identity) const;
+  /// What a node could use for caches if no session were there, as of its last heartbeat; never less.
+  std::uint64_t cache_room(const NodeRecord& record) const;
   /// Plans if something changed. A plan of many nodes takes long: those are made a tenth of the time at most,
   /// and watch() catches up.
   void reconsider();

@@ -42,7 +42,7 @@ class MembershipTest : public testing::Test {
     profile.model_type = "llama";
     profile.quantization = profile.compute_type = "bfloat16";
     profile.layer_bytes.assign(6, 100);
-    profile.layer_bytes_per_token.assign(6, 0);
+    profile.layer_bytes_per_token.assign(6, 10);
     options.profiles = {profile};
     options.head_layers = {{kModel, 2}};
     options.self = tracker->id();
@@ -95,8 +95,9 @@ class MembershipTest : public testing::Test {
     return last;
   }
   wire::HeartbeatReply beat(std::vector<wire::ShardStatus> shards,
-                            std::vector<wire::DirectiveStatus> statuses = {}) {
+                            std::vector<wire::DirectiveStatus> statuses = {}, wire::NodeLoad load = {}) {
     wire::Heartbeat message;
+    message.load = load;
     message.stamp = {start, ++number};
     message.lease = last.lease;
     message.last_reply = last.reply;
@@ -133,6 +134,29 @@ TEST_F(MembershipTest, OpeningsNameTheStampThatTheNodeSentLast) {
   EXPECT_EQ(members->freshness_of(node.id()), (wire::Freshness{node.id(), {start, number}}));
   beat({});
   EXPECT_EQ(members->freshness_of(node.id()), (wire::Freshness{node.id(), {start, number}}));
+}
+
+TEST_F(MembershipTest, WhatCanNeverFitFollowsFromHeartbeatsAndTheHeadsOwnMemory) {
+  constexpr std::uint64_t kBlock = 128 * 10;  // bytes of one layer
+  join({shard({0, 6})});
+  beat({shard({0, 6})});
+  EXPECT_FALSE(members->find_room(kModel, 1 << 20, 1 << 30)) << "the node has not said what it has";
+  wire::NodeLoad load;
+  load.kv_blocks_used = 7;
+  load.kv_blocks_total = 9;
+  load.memory_free_bytes = 2 * kBlock + 5;
+  beat({shard({0, 6})}, {}, load);
+  EXPECT_FALSE(members->find_room(kModel, 2 * 128, 1 << 30)) << "8 of 9 blocks behind the head's layers";
+  const auto no = members->find_room(kModel, 2 * 128 + 1, 1 << 30);
+  ASSERT_TRUE(no);
+  EXPECT_EQ(no->node, node.id());
+  EXPECT_EQ(no->layers, (LayerRange{2, 6}));
+  EXPECT_EQ(no->needed_bytes, 12 * kBlock);
+  EXPECT_EQ(no->free_bytes, 9 * kBlock + 5);
+  EXPECT_EQ(no->most_tokens, 256u);
+  const auto own = members->find_room(kModel, 129, 2 * kBlock);
+  ASSERT_TRUE(own);
+  EXPECT_EQ(own->node, tracker->id());
 }
 
 TEST_F(MembershipTest, AJoinedNodeIsOrderedTheLayersBehindTheHeadBySignedDirective) {
