@@ -82,6 +82,7 @@ struct Join {
   std::vector<std::string> quantizations;  ///< that it accepts, best first
   std::vector<std::string> compute_types;  ///< that it accepts, best first
   std::vector<ShardStatus> shards;         ///< what it holds now
+  double read_bytes_per_second = 0;        ///< of its memory, as `meshnet-node bench` found; 0: not measured
   Epoch highest_epoch;                     ///< highest ever seen; the tracker starts above it
 
   friend bool operator==(const Join&, const Join&) = default;

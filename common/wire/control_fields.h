@@ -62,6 +62,7 @@ struct Fields<Join> {
                                    Field{"quantizations", &T::quantizations},
                                    Field{"compute_types", &T::compute_types},
                                    Field{"shards", &T::shards},
+                                   Field{"read_bytes_per_second", &T::read_bytes_per_second, true},
                                    Field{"highest_epoch", &T::highest_epoch}};
 };
 template <>

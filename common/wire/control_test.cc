@@ -35,6 +35,7 @@ Join full_join() {
           .quantizations = {"bfloat16"},
           .compute_types = {"float32"},
           .shards = {{model_with(0xab), {2, 5}, ShardState::kReady, 10, 10}},
+          .read_bytes_per_second = 4e10,
           .highest_epoch = {17}};
 }
 

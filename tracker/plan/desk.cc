@@ -31,6 +31,25 @@ PlanNode plan_node_of(const NodeRecord& record) {
   return node;
 }
 
+/// Bounds of what a node's own figure may weigh, against an average one.
+constexpr double kSlowest = 0.25, kFastest = 4;
+constexpr double kFastestRead = 1e14;  // bytes a second; more is nonsense
+
+/// Speeds relative to the mean of those that measured themselves; others count as average.
+void set_speeds(const std::vector<double>& read_rates, std::vector<PlanNode>& nodes) {
+  double sum = 0;
+  std::size_t measured = 0;
+  for (const double rate : read_rates) {
+    if (rate <= 0) continue;
+    sum += rate;
+    ++measured;
+  }
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    if (read_rates[i] <= 0) continue;
+    nodes[i].speed = std::clamp(read_rates[i] * static_cast<double>(measured) / sum, kSlowest, kFastest);
+  }
+}
+
 }  // namespace
 
 DirectiveDesk::DirectiveDesk(std::vector<ModelProfile> models, HeadLayers head, Options options,
@@ -93,13 +112,16 @@ void DirectiveDesk::end_failures(TimePoint now) {
 
 std::vector<PlanNode> DirectiveDesk::view(const Registry& registry) const {
   std::vector<PlanNode> nodes;
+  std::vector<double> read_rates;
   for (const auto& [id, record] : registry.nodes()) {
     PlanNode node = plan_node_of(record);
     for (const auto& [key, failure] : failures_) {
       if (key.first == id && failure.active) node.refuses.insert(key.second);
     }
     nodes.push_back(std::move(node));
+    read_rates.push_back(std::min(record.facts.read_bytes_per_second, kFastestRead));
   }
+  set_speeds(read_rates, nodes);
   return nodes;
 }
 

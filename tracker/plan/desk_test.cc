@@ -39,8 +39,9 @@ class DeskTest : public testing::Test {
   }
 
   void join(std::uint8_t number, std::uint32_t capacity, std::vector<wire::ShardStatus> shards = {},
-            std::uint64_t start = 1) {
+            std::uint64_t start = 1, double read_rate = 0) {
     wire::Join message;
+    message.read_bytes_per_second = read_rate;
     message.stamp = {start, 1};
     message.memory_bytes = 100ull * capacity + 100;
     message.model_types = {"llama"};
@@ -170,6 +171,32 @@ TEST_F(DeskTest, ANodeThatComesBackWithItsLayersIsOrderedNothing) {
   EXPECT_THAT(desk.plan().gaps, IsEmpty());
   join(1, 6, {shard({0, 6})}, 2);
   EXPECT_THAT(beat(1, {shard({0, 6})}), IsEmpty());
+}
+
+/// Where node 3, which has room for three layers, is sent when nodes 1 and 2 hold three each.
+class DeskSpeeds : public DeskTest {
+ protected:
+  LayerRange third_range(double first, double second) {
+    join(1, 3, {shard({0, 3})}, 1, first);
+    join(2, 3, {shard({3, 6})}, 1, second);
+    join(3, 3);
+    for (const Assignment& item : desk.plan().target) {
+      if (item.node == node_id(3)) return item.layers;
+    }
+    return {};
+  }
+};
+
+TEST_F(DeskSpeeds, FurtherCopiesGoWhereTheMeasuredNodesAreSlow) {
+  EXPECT_EQ(third_range(40e9, 10e9), (LayerRange{3, 6}));
+}
+
+TEST_F(DeskSpeeds, FurtherCopiesGoToTheFirstLayersWhereThoseAreSlow) {
+  EXPECT_EQ(third_range(10e9, 40e9), (LayerRange{0, 3}));
+}
+
+TEST_F(DeskSpeeds, ANodeThatDidNotMeasureCountsAsAnAverageOne) {
+  EXPECT_EQ(third_range(40e9, 0), (LayerRange{0, 3}));  // both weigh 1
 }
 
 TEST_F(DeskTest, NothingIsOrderedWhileTheTrackerSuspectsItself) {
