@@ -11,6 +11,7 @@
 #include "common/host/end_anyway.h"
 #include "common/host/host_share.h"
 #include "common/net/url.h"
+#include "node/agent/memory_parts.h"
 #include "node/signals.h"
 #include "tracker/admin/admin_routes.h"
 #include "tracker/data_folder.h"
@@ -212,6 +213,7 @@ class TrackerProgram {
       if (!loaded.ok())
         return with_context(loaded, fmt::format("the head's layers of {}", model.client.name));
     }
+    log_.info("{}", to_string(memory_parts(node_->engine().memory(), share_->memory())));
     return absl::OkStatus();
   }
 

@@ -6,6 +6,7 @@
 
 #include "common/hub/file_names.h"
 #include "node/agent/about_size.h"
+#include "node/agent/memory_parts.h"
 #include "node/agent/progress_line.h"
 
 namespace mesh {
@@ -61,6 +62,7 @@ Status load_layers(Node& node, const std::shared_ptr<hub::Checkpoint>& checkpoin
   MESH_RETURN_IF_ERROR(loaded);
   log.info("layers {} are ready after {:.1f} s", to_string(layers),
            std::chrono::duration<double>(clock.now() - began).count());
+  log.info("{}", to_string(memory_parts(node.engine().memory(), share.memory())));
   return absl::OkStatus();
 }
 
