@@ -24,6 +24,7 @@
 #include "node/runtime/health.h"
 #include "node/runtime/routes.h"
 #include "node/signals.h"
+#include "node/tools/bench.h"
 #include "node/versions.h"
 
 namespace mesh {
@@ -221,7 +222,8 @@ class NodeProgram {
     models_->add(identity, checkpoint);
     const LayerRange layers{static_cast<std::uint32_t>(settings_.shard_start),
                             static_cast<std::uint32_t>(settings_.shard_end)};
-    MESH_ASSIGN_OR_RETURN(const auto quantization, engine::parse_quantization(settings_.quantization.front()));
+    MESH_ASSIGN_OR_RETURN(const auto quantization,
+                          engine::parse_quantization(settings_.quantization.front()));
     const Status loaded =
         load_layers(*node_, checkpoint, identity, layers, 0, quantization, log_, *share_, cancelled_);
     if (ending_.asked()) return ending_.wait();
@@ -244,6 +246,7 @@ class NodeProgram {
     self.memory_bytes = node_->engine().memory().budget_bytes;
     self.threads = share_->threads();
     self.device = device_;
+    self.read_bytes_per_second = tools::measured_read_rate(settings_.data_dir, device_);
     for (const std::string_view type : engine::supported_model_types()) self.model_types.emplace_back(type);
     self.quantizations = settings_.quantization;
     self.compute_types = {compute_};

@@ -111,6 +111,10 @@ void declare_node_settings(config::Settings& settings, NodeSettings& values) {
       .choice("log-format", values.log_format, {"text", "json"}, "how it is logged");
 }
 
+std::string default_data_dir() {
+  return home_folder("XDG_STATE_HOME", "/.local/state") + "/meshnet/node";
+}
+
 Status complete_node_settings(NodeSettings& values) {
   MESH_RETURN_IF_ERROR(check_shard(values));
   MESH_RETURN_IF_ERROR(check_quantization(values));
@@ -119,8 +123,7 @@ Status complete_node_settings(NodeSettings& values) {
   if (!values.join_key.empty()) {
     MESH_RETURN_IF_ERROR(with_context(JoinKey::parse(values.join_key).status(), "--join-key"));
   }
-  if (values.data_dir.empty())
-    values.data_dir = home_folder("XDG_STATE_HOME", "/.local/state") + "/meshnet/node";
+  if (values.data_dir.empty()) values.data_dir = default_data_dir();
   if (values.cache_dir.empty()) values.cache_dir = home_folder("XDG_CACHE_HOME", "/.cache") + "/meshnet";
   return absl::OkStatus();
 }

@@ -34,6 +34,9 @@ struct NodeSettings {
 /// Declares every setting of meshnet-node on `settings` for `config::Settings::load()`.
 void declare_node_settings(config::Settings& settings, NodeSettings& values);
 
+/// Where a node's key and state are kept unless --data-dir says otherwise.
+std::string default_data_dir();
+
 /// Checks what no single setting can: kInvalidArgument with the fix. Fills in folders and addresses that
 /// depend on others.
 Status complete_node_settings(NodeSettings& values);

@@ -6,12 +6,14 @@
 #include "node/program.h"
 #include "node/settings.h"
 #include "node/signals.h"
+#include "node/tools/commands.h"
 #include "node/versions.h"
 
 namespace mesh {
 
 int start_node(int argc, char** argv, FaultPoints* faults) {
   using config::Settings;
+  if (const auto exit_code = tools::run_command(argc, argv)) return *exit_code;
   block_signals();
   NodeSettings values;
   Settings settings("node", "Gives this machine's layers of large language models to a mesh.",

@@ -4,7 +4,8 @@
 
 namespace mesh {
 
-/// All of meshnet-node: reads its settings and runs it. Returns the exit code. `faults` is null but in test
+/// All of meshnet-node: a command of node/tools that the first argument names, or else a node as its settings
+/// say. Returns the exit code. `faults` is null but in test
 /// programs.
 int start_node(int argc, char** argv, FaultPoints* faults);
 

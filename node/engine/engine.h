@@ -36,6 +36,19 @@ StatusOr<Device> parse_device(std::string_view name);             ///< auto, cpu
 StatusOr<CudaPath> parse_cuda_path(std::string_view name);        ///< graphs, launches, portable, eager
 StatusOr<ComputeType> parse_compute_type(std::string_view name);  ///< auto, bfloat16, float32
 
+/// Is shown what each operation of a forward gives, in the order of computing; for comparisons with a
+/// reference. Operations: embedding; in a layer attention_norm, q, k, v, q_norm, k_norm, q_rotated,
+/// k_rotated, attention (before the output matrix), attention_residual, mlp_norm, gate, up, mlp_activation,
+/// hidden (after the layer), as far as the family has them; final_norm, logits.
+class OperationObserver {
+ public:
+  virtual ~OperationObserver() = default;
+  /// `values` [rows, cols], the next rows of that operation. No `layer` outside of layers. Called by the
+  /// thread that runs the step.
+  virtual void seen(std::string_view operation, std::optional<std::uint32_t> layer, std::size_t rows,
+                    std::size_t cols, std::span<const float> values) = 0;
+};
+
 struct EngineOptions {
   Device device = Device::kAuto;
   ComputeType compute = ComputeType::kAuto;
@@ -44,6 +57,7 @@ struct EngineOptions {
       0;                     ///< budget for weights, KV blocks and working space; 0: free memory less 1 GiB
   std::string cuda_library;  ///< libmeshnet_cuda.so; empty: beside the program
   CudaPath cuda_path = CudaPath::kGraphs;
+  OperationObserver* observer = nullptr;  ///< outlives the engine; forwards then go op by op
 };
 
 /// Layers [begin, end) with or without the embedding and the head. [0, 0) with embedding embeds only.
@@ -93,6 +107,13 @@ struct ShardNeeds {
 /// A cache of one session at one place of its route: KV of the layers of one range.
 using CacheId = Ordinal<struct CacheTag>;
 
+/// What one full block of 128 tokens of a cache holds, of all layers of its range. Immutable; counts as cache
+/// bytes. Any thread may drop it.
+class SharedBlock {
+ public:
+  virtual ~SharedBlock() = default;
+};
+
 struct SamplingParams {
   float temperature = 0;    ///< 0: greedy
   std::uint32_t top_k = 0;  ///< 0: all
@@ -107,13 +128,6 @@ struct AttentionMask {
   /// key.
   std::vector<float> additive;
 };
-/// What one full block of 128 tokens of a cache holds, of all layers of its range. Immutable; counts as cache
-/// bytes. Any thread may drop it.
-class SharedBlock {
- public:
-  virtual ~SharedBlock() = default;
-};
-
 
 enum class Want : std::uint8_t {
   kNothing,  ///< fill the cache only
@@ -192,9 +206,10 @@ struct DeviceNote {
 
 /// How the forwards of all steps were run.
 struct ForwardCounts {
-  std::uint64_t graphs = 0;    ///< as a CUDA graph
-  std::uint64_t launches = 0;  ///< fused kernels one by one: the first time of a shape, and shapes without a graph
-  std::uint64_t ops = 0;       ///< op by op: every forward on a CPU
+  std::uint64_t graphs = 0;  ///< as a CUDA graph
+  std::uint64_t launches =
+      0;                  ///< fused kernels one by one: the first time of a shape, and shapes without a graph
+  std::uint64_t ops = 0;  ///< op by op: every forward on a CPU
 };
 
 /// Runs shards. Every method may be called from any thread; steps run one at a time, and a load never waits
@@ -222,8 +237,8 @@ class Engine {
                                                       const ModelIdentity& identity, const ShardSpec& spec,
                                                       const ProgressCallback& progress) = 0;
 
-  /// A shard without a checkpoint, for measurements: random weights of the model that a config.json describes, a
-  /// function of `seed`. The errors of load(); kFailedPrecondition where an engine has none.
+  /// A shard without a checkpoint, for measurements: random weights of the model that a config.json
+  /// describes, a function of `seed`. The errors of load(); kFailedPrecondition where an engine has none.
   virtual StatusOr<std::shared_ptr<const Shard>> make_synthetic(std::string_view /*config_json*/,
                                                                 const ModelIdentity& /*identity*/,
                                                                 const ShardSpec& /*spec*/,
@@ -237,6 +252,18 @@ class Engine {
   /// Forgets the tokens from `position` on. kOutOfRange above the cursor, kUnavailable while a step uses the
   /// cache.
   virtual Status trim(CacheId cache, Position position) = 0;
+  /// A handle of full block `index` of a cache, for other caches of this range to begin with
+  /// (docs/engine-contract.md, Shared blocks). Called by the thread that runs steps, as attach() is.
+  /// kResourceExhausted when the budget has no room for it, kOutOfRange when the block is not full.
+  virtual StatusOr<std::shared_ptr<const SharedBlock>> share(CacheId /*cache*/, std::uint32_t /*index*/) {
+    return error(StatusCode::kFailedPrecondition, "this engine keeps no blocks");
+  }
+  /// A cache without tokens begins with `tokens` tokens: those of `blocks`, one for every 128, or of none
+  /// when its range has no layers. kInvalidArgument when they do not fit the cache.
+  virtual Status attach(CacheId /*cache*/, std::span<const std::shared_ptr<const SharedBlock>> /*blocks*/,
+                        Position /*tokens*/) {
+    return error(StatusCode::kFailedPrecondition, "this engine keeps no blocks");
+  }
   /// Gives the blocks back (after the step that uses them, if one runs). Unknown ids are ignored.
   virtual void close_cache(CacheId cache) = 0;
   virtual StatusOr<CacheState> cache_state(CacheId cache) const = 0;
@@ -252,15 +279,3 @@ class Engine {
 };
 
 }  // namespace mesh::engine
-  /// A handle of full block `index` of a cache, for other caches of this range to begin with
-  /// (docs/engine-contract.md, Shared blocks). Called by the thread that runs steps, as attach() is.
-  /// kResourceExhausted when the budget has no room for it, kOutOfRange when the block is not full.
-  virtual StatusOr<std::shared_ptr<const SharedBlock>> share(CacheId /*cache*/, std::uint32_t /*index*/) {
-    return error(StatusCode::kFailedPrecondition, "this engine keeps no blocks");
-  }
-  /// A cache without tokens begins with `tokens` tokens: those of `blocks`, one for every 128, or of none
-  /// when its range has no layers. kInvalidArgument when they do not fit the cache.
-  virtual Status attach(CacheId /*cache*/, std::span<const std::shared_ptr<const SharedBlock>> /*blocks*/,
-                        Position /*tokens*/) {
-    return error(StatusCode::kFailedPrecondition, "this engine keeps no blocks");
-  }

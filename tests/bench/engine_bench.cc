@@ -1,31 +1,35 @@
-// Decode and prefill of one model in one process, over 1, 2 and 3 stages that hand bfloat16 on to each other,
-// as shares of this machine's read bandwidth and matrix rate, measured in the same run. engine_bench --model
-// FOLDER [--threads N] [--compute bfloat16|float32] [--quantization bfloat16|int8|nf4] [--sessions N]
-// [--stages N] [--json]
+// Decode and prefill of a model on the CPU, as shares of this machine's read bandwidth (KV bytes counted) and
+// matrix rate, whose passes lie between the rounds. README.md has examples.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <thread>
 
 #include "common/hub/checkpoint.h"
 #include "common/hub/open_model.h"
 #include "node/engine/engine.h"
+#include "node/engine/weights/synthetic_checkpoint.h"
+#include "node/tools/measure.h"
+#include "node/tools/shapes.h"
 #include "tests/bench/machine_limits.h"
 
 namespace mesh::bench {
 namespace {
 using namespace engine;
 
-constexpr std::size_t kPrompt = 1024, kChunk = 128, kDecode = 64;
-
 struct Settings {
-  std::string model, compute = "bfloat16", quantization = "bfloat16";
+  std::string model, synthetic, compute = "bfloat16";
+  std::vector<std::string> quantizations{"bfloat16"};
+  std::vector<std::size_t> sessions{1};
   unsigned threads = std::thread::hardware_concurrency();
-  std::size_t sessions = 1;
-  std::uint32_t stages = 3;
+  std::uint32_t layers = 0, stages = 3;
+  std::uint64_t seed = 1;
+  tools::Workload work{.context = 8, .decoded = 64, .prompt = 1024, .rounds = 5};
   bool json = false;
 };
 
@@ -36,174 +40,160 @@ T must(StatusOr<T> value) {
   std::exit(1);
 }
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// One session's caches along the stages.
-struct Session {
-  std::vector<CacheId> caches;
-  std::vector<TokenId> feed;
-  Position position = 0;
+std::vector<LayerRange> cut(const LayerRange& range, std::uint32_t stages) {
+  std::vector<LayerRange> ranges;
+  for (std::uint32_t i = 0; i < stages; ++i) {
+    ranges.push_back(
+        {range.begin + range.size() * i / stages, range.begin + range.size() * (i + 1) / stages});
+  }
+  return ranges;
+}
+
+struct Row {
+  std::string weights;
+  std::uint32_t stages = 1;
+  tools::Workload work;
+  tools::Measured measured;
+  tools::Cost cost;
 };
 
-class Stages {
+class Bench {
  public:
-  Stages(Engine& engine, std::shared_ptr<const Shard> shard, std::uint32_t count)
-      : engine_(engine), shard_(shard) {
-    const std::uint32_t layers = shard->profile().layer_count();
-    for (std::uint32_t i = 0; i < count; ++i)
-      ranges_.push_back({layers * i / count, layers * (i + 1) / count});
+  explicit Bench(const Settings& settings)
+      : settings_(settings),
+        meter_(settings.threads),
+        engine_(must(Engine::create({.device = Device::kCpu,
+                                     .compute = must(parse_compute_type(settings.compute)),
+                                     .threads = settings.threads,
+                                     .memory_bytes = 0,
+                                     .cuda_library = {}}))) {
+    checkpoint_ =
+        settings.synthetic.empty()
+            ? must(hub::Checkpoint::open(must(hub::open_folder(settings.model))))
+            : must(synthetic_checkpoint(settings.synthetic, must(tools::shape_config(settings.synthetic)),
+                                        settings.seed));
+    profile_ = must(read_model_profile(must(checkpoint_->files().read_small("config.json"))));
+    whole_ = settings.layers == 0 || settings.layers >= profile_.layer_count();
+    range_ = {0, whole_ ? profile_.layer_count() : settings.layers};
+    for (int pass = 0; pass < 3; ++pass) meter_.pass();
   }
-  Session open() {
-    Session session;
-    for (const LayerRange& range : ranges_) {
-      session.caches.push_back(must(engine_.open_cache(shard_, range, kPrompt + kDecode + 1)));
+
+  void run(const std::string& name) {
+    const Quantization quantization = must(profile_.quantization(must(parse_quantization(name))));
+    const ShardSpec spec =
+        whole_ ? shard_of(profile_, range_, quantization) : ShardSpec{range_, false, false, quantization};
+    const auto start = std::chrono::steady_clock::now();
+    const auto shard = must(engine_->load(*checkpoint_, {}, spec, {}));
+    if (!settings_.json) {
+      fmt::print("{}: {:.1f} MB loaded in {:.2f} s\n", to_string(spec),
+                 static_cast<double>(shard->bytes()) / 1e6, seconds_since(start));
     }
-    return session;
-  }
-  void close(const Session& session) {
-    for (const CacheId cache : session.caches) engine_.close_cache(cache);
-  }
-  /// Feeds each session's `feed` in one step a stage; afterwards it is the sampled token when `sample`.
-  void step(std::vector<Session>& sessions, bool sample) {
-    std::vector<std::string> hidden(sessions.size());
-    for (std::size_t stage = 0; stage < ranges_.size(); ++stage) {
-      const bool tail = stage + 1 == ranges_.size();
-      std::vector<Segment> segments(sessions.size());
-      for (std::size_t i = 0; i < sessions.size(); ++i) {
-        Segment& segment = segments[i];
-        segment.cache = sessions[i].caches[stage];
-        segment.start = sessions[i].position;
-        segment.rows = static_cast<std::uint32_t>(sessions[i].feed.size());
-        if (stage == 0) segment.ids = sessions[i].feed;
-        segment.hidden = std::move(hidden[i]);
-        segment.want = !tail ? Want::kHidden : sample ? Want::kTokens : Want::kNothing;
-      }
-      auto results = must(engine_.step(shard_, ranges_[stage], segments));
-      for (std::size_t i = 0; i < sessions.size(); ++i) {
-        if (!results[i].status.ok()) must(StatusOr<int>(results[i].status));
-        hidden[i] = std::move(results[i].hidden);
-        if (!tail) continue;
-        sessions[i].position += segments[i].rows;
-        if (sample) sessions[i].feed = {results[i].tokens[0].id};
+    const auto cost = tools::cost_of(profile_, range_, spec.head, engine_->compute(), quantization);
+    for (const std::size_t sessions : settings_.sessions) {
+      tools::Workload work = settings_.work;
+      work.sessions = sessions;
+      work.prefill = sessions == settings_.sessions.front();
+      for (std::uint32_t stages = 1; stages <= std::min(settings_.stages, range_.size()); ++stages) {
+        const auto measured =
+            must(measure(*engine_, shard, cut(range_, stages), work, [&] { meter_.pass(); }));
+        rows_.push_back({std::string(to_string(quantization)), stages, work, measured, cost});
       }
     }
+  }
+
+  void print() {
+    for (int pass = 0; pass < 3; ++pass) meter_.pass();
+    const MachineLimits limits = meter_.best();
+    const std::string shape =
+        settings_.synthetic.empty() ? settings_.model : "synthetic " + settings_.synthetic;
+    if (settings_.json) {
+      fmt::print("{{\"device\":\"cpu\",\"threads\":{},\"shape\":\"{}\",\"layers\":{},", settings_.threads,
+                 shape, range_.size());
+      fmt::print("\"read_bytes_per_s\":{:.4g},\"matrix_flops\":{:.4g},\"sessions\":{},\"stages\":[",
+                 limits.read_bytes_per_s, limits.matrix_flops, settings_.sessions.front());
+    } else {
+      fmt::print("{}, {} of {} layers{}, {} threads\n{}\n", shape, range_.size(), profile_.layer_count(),
+                 whole_ ? "" : " alone", settings_.threads, to_string(limits));
+      fmt::print("{:9} {:>6} {:>6} {:>8} {:>14} {:>9} {:>13} {:>9} {:>8}\n", "weights", "stages", "batch",
+                 "context", "prefill tok/s", "of matrix", "decode tok/s", "ms/step", "of read");
+    }
+    for (const Row& row : rows_) print(row, limits);
+    if (settings_.json) fmt::print("]}}\n");
   }
 
  private:
-  Engine& engine_;
-  std::shared_ptr<const Shard> shard_;
-  std::vector<LayerRange> ranges_;
+  void print(const Row& row, const MachineLimits& limits) const {
+    const tools::Measured& measured = row.measured;
+    const double step = measured.decode_seconds;
+    const double decode = static_cast<double>(row.work.sessions) / step;
+    const double decode_share =
+        row.cost.decode_bytes(row.work, measured.mean_context) / step / limits.read_bytes_per_s;
+    const bool prefilled = measured.prefill_seconds > 0;
+    const double prefill = prefilled ? row.work.prompt / measured.prefill_seconds : 0;
+    const double prefill_share =
+        prefilled ? row.cost.prefill_flops(row.work) / measured.prefill_seconds / limits.matrix_flops : 0;
+    if (settings_.json) {
+      fmt::print("{}{{\"weights\":\"{}\",\"stages\":{},\"sessions\":{},\"mean_context\":{:.1f},",
+                 &row == rows_.data() ? "" : ",", row.weights, row.stages, row.work.sessions,
+                 measured.mean_context);
+      fmt::print("\"prefill_tokens_per_s\":{:.4g},\"prefill_share\":{:.3f},\"decode_tokens_per_s\":{:.4g},",
+                 prefill, prefill_share, decode);
+      fmt::print("\"decode_step_s\":{:.4g},\"decode_share\":{:.3f}}}", step, decode_share);
+      return;
+    }
+    fmt::print("{:9} {:6} {:6} {:8.0f} {:>14} {:>9} {:13.1f} {:9.2f} {:7.0f}%\n", row.weights, row.stages,
+               row.work.sessions, measured.mean_context, prefilled ? fmt::format("{:.1f}", prefill) : "-",
+               prefilled ? fmt::format("{:.0f}%", 100 * prefill_share) : "-", decode, step * 1e3,
+               100 * decode_share);
+  }
+
+  const Settings& settings_;
+  LimitMeter meter_;
+  std::unique_ptr<Engine> engine_;
+  std::shared_ptr<hub::Checkpoint> checkpoint_;
+  ModelProfile profile_;
+  bool whole_ = true;
+  LayerRange range_;
+  std::vector<Row> rows_;
 };
-
-/// Medians over all rounds: a mesh's figures are medians, too.
-struct Times {
-  double prefill = 0;  // seconds of kPrompt tokens
-  double token = 0;    // seconds of one decode step of all sessions, right after a short prompt
-};
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
-Times measure(Engine& engine, const std::shared_ptr<const Shard>& shard, std::uint32_t stages,
-              std::size_t count) {
-  std::vector<double> prefills, tokens;
-  Stages chain(engine, shard, stages);
-  for (int round = 0; round < 5; ++round) {
-    std::vector<Session> one{chain.open()};
-    const double start = now();
-    for (std::size_t at = 0; at < kPrompt; at += kChunk) {
-      one[0].feed.assign(kChunk, static_cast<TokenId>(at % 1000 + 5));
-      chain.step(one, at + kChunk == kPrompt);
-    }
-    prefills.push_back(now() - start);
-    chain.close(one[0]);
-
-    std::vector<Session> sessions(count);
-    for (Session& session : sessions) {
-      session = chain.open();
-      session.feed.assign(8, 17);
-    }
-    chain.step(sessions, true);
-    for (std::size_t token = 0; token < kDecode; ++token) {
-      const double begin = now();
-      chain.step(sessions, true);
-      tokens.push_back(now() - begin);
-    }
-    for (const Session& session : sessions) chain.close(session);
-  }
-  return {median(prefills), median(tokens)};
-}
-
-void run(const Settings& settings) {
-  const auto engine = must(Engine::create({.device = Device::kCpu,
-                                           .compute = must(parse_compute_type(settings.compute)),
-                                           .threads = settings.threads,
-                                           .memory_bytes = 0,
-                                           .cuda_library = {}}));
-  const auto checkpoint = must(hub::Checkpoint::open(must(hub::open_folder(settings.model))));
-  const auto profile = must(read_model_profile(must(checkpoint->files().read_small("config.json"))));
-  const double start = now();
-  const Quantization quantization =
-      must(profile.quantization(must(parse_quantization(settings.quantization))));
-  const ShardSpec all = shard_of(profile, {0, profile.layer_count()}, quantization);
-  const auto shard = must(engine->load(*checkpoint, {}, all, {}));
-  if (!settings.json)
-    fmt::print("loaded {:.1f} MB in {:.2f} s\n", static_cast<double>(shard->bytes()) / 1e6, now() - start);
-
-  const MachineLimits limits = measure_limits(static_cast<int>(settings.threads));
-  if (settings.json) {
-    fmt::print("{{\"read_bytes_per_s\":{:.4g},\"matrix_flops\":{:.4g},\"sessions\":{},\"stages\":[",
-               limits.read_bytes_per_s, limits.matrix_flops, settings.sessions);
-  } else {
-    fmt::print("{}\n", to_string(limits));
-  }
-  const WeightFormat format =
-      profile.matrix_format(must(parse_weight_format(settings.compute)), quantization);
-  double layer_values = 0, bytes = static_cast<double>(profile.head.matrix_bytes(format));
-  for (const PartSize& layer : profile.layers) {
-    layer_values += static_cast<double>(layer.matrix_values);
-    bytes += static_cast<double>(layer.matrix_bytes(format));
-  }
-  for (std::uint32_t stages = 1; stages <= settings.stages; ++stages) {
-    const Times times = measure(*engine, shard, stages, settings.sessions);
-    const double prefill = kPrompt / times.prefill;
-    const double prefill_share = 2 * layer_values * prefill / limits.matrix_flops;
-    const double decode = static_cast<double>(settings.sessions) / times.token;
-    const double decode_share = bytes / times.token / limits.read_bytes_per_s;
-    if (settings.json) {
-      fmt::print(
-          "{}{{\"stages\":{},\"prefill_tokens_per_s\":{:.4g},\"prefill_share\":{:.3f},"
-          "\"decode_tokens_per_s\":{:.4g},\"decode_step_s\":{:.4g},\"decode_share\":{:.3f}}}",
-          stages == 1 ? "" : ",", stages, prefill, prefill_share, decode, times.token, decode_share);
-    } else {
-      fmt::print(
-          "{} stages: prefill {:.1f} tok/s ({:.0f} % of the matrix rate), decode of {} sessions {:.1f} tok/s "
-          "({:.2f} ms a step, {:.0f} % of the bandwidth)\n",
-          stages, prefill, 100 * prefill_share, settings.sessions, decode, times.token * 1e3,
-          100 * decode_share);
-    }
-  }
-  if (settings.json) fmt::print("]}}\n");
-}
 
 }  // namespace
 }  // namespace mesh::bench
 
 int main(int argc, char** argv) {
   mesh::bench::Settings settings;
-  CLI::App app("Decode and prefill of one model in one process");
-  app.add_option("--model", settings.model, "Folder of the model")->required();
+  CLI::App app("Decode and prefill of one model in one process on the CPU");
+  auto* const model = app.add_option("--model", settings.model, "Folder of the model");
+  auto* const synthetic = app.add_option("--synthetic", settings.synthetic,
+                                         "Instead: llama-1b, llama-8b, qwen3-9b, qwen3-27b or a config.json, "
+                                         "with made-up weights");
+  model->excludes(synthetic);
+  app.add_option("--seed", settings.seed, "Of the made-up weights");
+  app.add_option("--layers", settings.layers,
+                 "The first so many layers alone, without embedding and lm_head");
   app.add_option("--threads", settings.threads, "Threads");
   app.add_option("--compute", settings.compute, "bfloat16 or float32");
-  app.add_option("--quantization", settings.quantization, "bfloat16, int8 or nf4");
-  app.add_option("--sessions", settings.sessions, "Sessions that decode together");
+  app.add_option("--quantization", settings.quantizations, "bfloat16, int8, nf4; a list: one after another")
+      ->delimiter(',');
+  app.add_option("--sessions", settings.sessions, "Sessions that decode together; a list")->delimiter(',');
   app.add_option("--stages", settings.stages, "Measure over 1 … this many stages");
+  app.add_option("--context", settings.work.context, "Tokens of a session before it decodes")
+      ->check(CLI::Range(1, 1 << 24));
+  app.add_option("--prompt", settings.work.prompt, "Tokens of a prefill")->check(CLI::Range(1, 1 << 24));
+  app.add_option("--chunk", settings.work.chunk, "Rows of a prefill step")->check(CLI::Range(1, 1024));
+  app.add_option("--rounds", settings.work.rounds, "Times that each figure is measured")
+      ->check(CLI::Range(1, 1000));
   app.add_flag("--json", settings.json, "One JSON object instead of text");
   CLI11_PARSE(app, argc, argv);
-  mesh::bench::run(settings);
+  if (settings.model.empty() == settings.synthetic.empty()) {
+    fmt::print(stderr, "engine_bench: give --model FOLDER or --synthetic SHAPE\n");
+    return 2;
+  }
+  mesh::bench::Bench bench(settings);
+  for (const std::string& name : settings.quantizations) bench.run(name);
+  bench.print();
 }

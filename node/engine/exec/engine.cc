@@ -23,14 +23,14 @@ constexpr std::uint64_t kLeftFree = std::uint64_t{1} << 30;
 class LocalEngine final : public Engine {
  public:
   LocalEngine(std::unique_ptr<DeviceOps> ops, Device device, ComputeType compute, std::uint64_t budget,
-              DeviceNote note)
+              DeviceNote note, OperationObserver* observer)
       : ops_(std::move(ops)),
         device_(device),
         compute_(compute),
         note_(std::move(note)),
         budget_(budget),
         caches_(*ops_, budget_),
-        runner_(*ops_, caches_) {}
+        runner_(*ops_, caches_, observer) {}
 
   Device device() const override { return device_; }
   ComputeType compute() const override { return compute_; }
@@ -64,8 +64,9 @@ class LocalEngine final : public Engine {
     return std::shared_ptr<const Shard>(std::move(shard));
   }
 
-  StatusOr<std::shared_ptr<const Shard>> make_synthetic(std::string_view config_json, const ModelIdentity& identity,
-                                                        const ShardSpec& spec, std::uint64_t seed) override {
+  StatusOr<std::shared_ptr<const Shard>> make_synthetic(std::string_view config_json,
+                                                        const ModelIdentity& identity, const ShardSpec& spec,
+                                                        std::uint64_t seed) override {
     MESH_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedShard> shard,
                           synthetic_shard(context(), config_json, identity, spec, seed));
     MESH_RETURN_IF_ERROR(set_aside(working_bytes(*shard->decoder)));
@@ -86,7 +87,6 @@ class LocalEngine final : public Engine {
   }
 
   Status trim(CacheId cache, Position position) override { return caches_.trim(cache, position); }
-  void close_cache(CacheId cache) override { caches_.close(cache); }
   StatusOr<std::shared_ptr<const SharedBlock>> share(CacheId cache, std::uint32_t index) override {
     return caches_.share(cache, index);
   }
@@ -94,6 +94,7 @@ class LocalEngine final : public Engine {
                 Position tokens) override {
     return caches_.attach(cache, blocks, tokens);
   }
+  void close_cache(CacheId cache) override { caches_.close(cache); }
   StatusOr<CacheState> cache_state(CacheId cache) const override { return caches_.state(cache); }
 
   MemoryUse memory() const override {
@@ -103,8 +104,8 @@ class LocalEngine final : public Engine {
             .weight_bytes = used(MemoryUseKind::kWeights),
             .cache_bytes = used(MemoryUseKind::kCache),
             .cache_blocks = caches_.blocks(),
-            .caches = caches_.count(),
             .shared_blocks = caches_.shared_blocks(),
+            .caches = caches_.count(),
             .working_bytes = used(MemoryUseKind::kWorking)};
   }
 
@@ -223,7 +224,8 @@ StatusOr<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   const std::uint64_t free = ops->free_memory();
   const std::uint64_t budget =
       options.memory_bytes != 0 ? options.memory_bytes : free - std::min(free, kLeftFree);
-  return std::make_unique<LocalEngine>(std::move(ops), device, compute, budget, std::move(note));
+  return std::make_unique<LocalEngine>(std::move(ops), device, compute, budget, std::move(note),
+                                       options.observer);
 }
 
 }  // namespace mesh::engine

@@ -19,7 +19,7 @@ bool needs_logits(const Segment& segment) {
 std::optional<StageModel> StepRunner::staged(const LoadedShard& shard, const LayerRange& range,
                                              std::span<const Live> live) const {
   const StageForward* stage = ops_.stage();
-  if (stage == nullptr) return std::nullopt;
+  if (stage == nullptr || observer_ != nullptr) return std::nullopt;
   if (std::ranges::any_of(live, [](const Live& one) { return one.segment->mask.has_value(); }))
     return std::nullopt;
   std::optional<StageModel> model = stage_model(shard, range);

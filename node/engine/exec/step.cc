@@ -66,7 +66,7 @@ void StepRunner::forward(const LoadedShard& shard, const LayerRange& range, std:
 
 Status StepRunner::compute(const LoadedShard& shard, const LayerRange& range, std::span<Live> live) {
   const DecoderSpec& spec = *shard.decoder;
-  Forward forward{ops_, workspace_, spec, live.front().cache->layout(), {}, {}, {}};
+  Forward forward{ops_, workspace_, spec, live.front().cache->layout(), {}, {}, {}, observer_};
   std::vector<Position> positions;
   for (Live& one : live) {
     one.first_row = static_cast<std::int64_t>(positions.size());

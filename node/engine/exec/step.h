@@ -15,7 +15,9 @@ struct Forward;
 /// Executes steps; used by one thread at a time.
 class StepRunner {
  public:
-  StepRunner(DeviceOps& ops, CacheTable& caches) : ops_(ops), caches_(caches), workspace_(ops) {}
+  /// `observer`: null, or shown all operations.
+  StepRunner(DeviceOps& ops, CacheTable& caches, OperationObserver* observer)
+      : ops_(ops), caches_(caches), observer_(observer), workspace_(ops) {}
 
   /// Engine::step, for a shard that holds `range`.
   StatusOr<std::vector<SegmentResult>> run(const LoadedShard& shard, const LayerRange& range,
@@ -49,6 +51,7 @@ class StepRunner {
 
   DeviceOps& ops_;
   CacheTable& caches_;
+  OperationObserver* const observer_;
   Workspace workspace_;
   std::atomic<std::uint64_t> op_forwards_ = 0;
 };

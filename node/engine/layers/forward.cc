@@ -6,6 +6,15 @@
 namespace mesh::engine {
 namespace {
 
+void show(const Forward& forward, std::string_view operation, std::optional<std::uint32_t> layer,
+          ConstMatrix x) {
+  if (forward.observer == nullptr) return;
+  std::vector<float> values(static_cast<std::size_t>(x.rows * x.cols));
+  forward.ops.download(x, values.data());
+  forward.observer->seen(operation, layer, static_cast<std::size_t>(x.rows), static_cast<std::size_t>(x.cols),
+                         values);
+}
+
 void normalise(Forward& forward, const NormWeights& norm, ConstMatrix x, Matrix out) {
   if (forward.spec.norm == NormKind::kLayerNorm) {
     forward.ops.layer_norm(x, norm.weight_data(), norm.bias_data(), forward.spec.norm_epsilon, out);
@@ -42,18 +51,26 @@ Status run_attention(Forward& forward, const LayerPart& part, std::uint32_t inde
   MESH_ASSIGN_OR_RETURN(const Matrix attended,
                         forward.workspace.matrix(Slot::kAttended, x.rows, query_width));
   normalise(forward, part.attention_norm, x, normed);
+  show(forward, "attention_norm", index, normed);
   forward.ops.linear(*part.qkv, normed, qkv, ops::Store::kAssign);
 
   const Matrix q = qkv.columns(0, query_width);
   const Matrix k = qkv.columns(query_width, key_width);
   const Matrix v = qkv.columns(query_width + key_width, key_width);
+  show(forward, "q", index, q);
+  show(forward, "k", index, k);
+  show(forward, "v", index, v);
   if (part.query_norm.weight) {
     forward.ops.rms_norm_heads(q, spec.query_heads, part.query_norm.weight_data(), spec.norm_epsilon);
     forward.ops.rms_norm_heads(k, spec.kv_heads, part.key_norm.weight_data(), spec.norm_epsilon);
+    show(forward, "q_norm", index, q);
+    show(forward, "k_norm", index, k);
   }
   if (spec.rope.dims != 0) {
     forward.ops.rotary(q, spec.query_heads, forward.cos, forward.sin);
     forward.ops.rotary(k, spec.kv_heads, forward.cos, forward.sin);
+    show(forward, "q_rotated", index, q);
+    show(forward, "k_rotated", index, k);
   }
   const AttentionInputs inputs(forward, index);
   const LayerSpec& layer = spec.layers[index];
@@ -61,11 +78,13 @@ Status run_attention(Forward& forward, const LayerPart& part, std::uint32_t inde
   forward.ops.attention(forward.kv,
                         {.heads = spec.query_heads, .window = layer.window, .scale = layer.attention_scale},
                         inputs.segments, q, attended);
+  show(forward, "attention", index, attended);
   forward.ops.linear(*part.attention_out, attended, x, ops::Store::kAdd);
+  show(forward, "attention_residual", index, x);
   return absl::OkStatus();
 }
 
-Status run_mlp(Forward& forward, const LayerPart& part, Matrix x) {
+Status run_mlp(Forward& forward, const LayerPart& part, std::uint32_t index, Matrix x) {
   const std::int64_t inner = forward.spec.intermediate;
   MESH_ASSIGN_OR_RETURN(const Matrix normed, forward.workspace.matrix(Slot::kNormed, x.rows, x.cols));
   const std::int64_t most = std::min(x.rows, kMlpRows);
@@ -76,10 +95,13 @@ Status run_mlp(Forward& forward, const LayerPart& part, Matrix x) {
     MESH_ASSIGN_OR_RETURN(gated, forward.workspace.matrix(Slot::kMlpOut, most, inner));
   }
   normalise(forward, part.mlp_norm, x, normed);
+  show(forward, "mlp_norm", index, normed);
   for (std::int64_t row = 0; row < x.rows; row += most) {
     const std::int64_t rows = std::min(most, x.rows - row);
     const Matrix in = wide.row_range(0, rows);
     forward.ops.linear(*part.mlp_in, normed.row_range(row, rows), in, ops::Store::kAssign);
+    if (forward.spec.gated_mlp) show(forward, "gate", index, in.columns(0, inner));
+    show(forward, "up", index, in.columns(width - inner, inner));
     Matrix activated = in;
     if (forward.spec.gated_mlp) {
       activated = gated.row_range(0, rows);
@@ -89,8 +111,10 @@ Status run_mlp(Forward& forward, const LayerPart& part, Matrix x) {
     } else {
       forward.ops.gelu_tanh(in);
     }
+    show(forward, "mlp_activation", index, activated);
     forward.ops.linear(*part.mlp_out, activated, x.row_range(row, rows), ops::Store::kAdd);
   }
+  show(forward, "hidden", index, x);
   return absl::OkStatus();
 }
 
@@ -122,17 +146,21 @@ Status set_rotation(Forward& forward, std::span<const Position> positions) {
 
 Status run_layer(Forward& forward, const LayerPart& part, std::uint32_t index, Matrix x) {
   MESH_RETURN_IF_ERROR(run_attention(forward, part, index, x));
-  return run_mlp(forward, part, x);
+  return run_mlp(forward, part, index, x);
 }
 
 Status run_embedding(Forward& forward, const MatrixPart& tokens, const MatrixPart* positions,
                      std::span<const TokenId> ids, std::span<const Position> rows, Matrix x) {
   forward.ops.embed(*tokens.matrix, ids, x);
-  if (positions == nullptr) return absl::OkStatus();
+  if (positions == nullptr) {
+    show(forward, "embedding", std::nullopt, x);
+    return absl::OkStatus();
+  }
   MESH_ASSIGN_OR_RETURN(const Matrix learned, forward.workspace.matrix(Slot::kRows, x.rows, x.cols));
   const std::vector<std::int32_t> indices(rows.begin(), rows.end());
   forward.ops.embed(*positions->matrix, indices, learned);
   forward.ops.add(x, learned);
+  show(forward, "embedding", std::nullopt, x);
   return absl::OkStatus();
 }
 
@@ -141,7 +169,9 @@ StatusOr<Matrix> run_head(Forward& forward, const NormPart& norm, const MatrixPa
   MESH_ASSIGN_OR_RETURN(const Matrix logits,
                         forward.workspace.matrix(Slot::kLogits, x.rows, std::int64_t{forward.spec.vocab}));
   normalise(forward, norm.norm, x, normed);
+  show(forward, "final_norm", std::nullopt, normed);
   forward.ops.linear(*matrix.matrix, normed, logits, ops::Store::kAssign);
+  show(forward, "logits", std::nullopt, logits);
   return logits;
 }
 

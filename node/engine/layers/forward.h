@@ -26,6 +26,7 @@ struct Forward {
   ops::KvLayout kv;
   std::vector<ForwardSegment> segments;
   ConstMatrix cos, sin;  ///< [T, rope.dims / 2]; no columns without rotation
+  OperationObserver* observer = nullptr;
 };
 
 /// cos and sin of the rows' rotary positions: angles are float32 products, cos and sin their nearest float32
