@@ -131,6 +131,7 @@ class NodeProgram {
 
     NodeOptions node;
     node.hop.cache_bytes = options.memory_bytes;
+    node.hop.prefix_bytes = settings_.prefix_cache_memory.value_or(options.memory_bytes / 8);
     node.hop.kept_bytes = beside * 2 / 3;
     node.hop.inbound_bytes = beside / 3;
     MESH_ASSIGN_OR_RETURN(node.codec, wire::parse_codec_policy(settings_.wire_codec));

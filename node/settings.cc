@@ -92,6 +92,8 @@ void declare_node_settings(config::Settings& settings, NodeSettings& values) {
       .text("advertise", values.advertise, "HOST:PORT where other nodes reach this one; default: --listen")
       .optional_size("memory", values.memory,
                      "most memory for weights and caches; auto: what is free less 1 GiB")
+      .optional_size("prefix-cache-memory", values.prefix_cache_memory,
+                     "of it, for prompts kept for later sessions; 0: none are kept; auto: an eighth")
       .integer("threads", values.threads, 0, 1024, "CPU threads of a step; 0: cores divided by programs")
       .choice("device", values.device, {"auto", "cpu", "cuda"}, "where layers run")
       .choice("dtype", values.dtype, {"auto", "bfloat16", "float32"}, "compute type")

@@ -15,6 +15,7 @@ struct NodeSettings {
   std::string listen = "127.0.0.1:8090";
   std::string advertise;
   std::optional<std::uint64_t> memory;
+  std::optional<std::uint64_t> prefix_cache_memory;
   std::int64_t threads = 0;
   std::string device = "auto";
   std::string dtype = "auto";

@@ -146,6 +146,7 @@ class TrackerProgram {
     head.admission.depth = static_cast<std::size_t>(settings_.queue_depth);
     head.admission.longest_wait = settings_.queue_wait;
     head.admissions = &metrics_;
+    head.offer_prefixes = settings_.prefix_cache_memory != 0;
     for (const ServedModel& model : *models_) {
       head.models.push_back(model.client);
       head.layer_counts[model.identity] = model.profile.layer_count();
@@ -154,6 +155,7 @@ class TrackerProgram {
 
     NodeOptions node;
     node.hop.cache_bytes = share_->memory();
+    node.hop.prefix_bytes = settings_.prefix_cache_memory.value_or(share_->memory() / 8);
     MESH_ASSIGN_OR_RETURN(node.codec, wire::parse_codec_policy(settings_.wire_codec));
     MESH_ASSIGN_OR_RETURN(node.peers, peer_policy());
     node.identity = identity_;

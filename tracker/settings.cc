@@ -81,6 +81,9 @@ void declare_tracker_settings(config::Settings& settings, TrackerSettings& value
       .choice("dtype", values.dtype, {"auto", "bfloat16", "float32"}, "compute type of the models served")
       .optional_size("memory", values.memory,
                      "most memory for the head's layers and caches; auto: what is free less 1 GiB")
+      .optional_size(
+          "prefix-cache-memory", values.prefix_cache_memory,
+          "of it, for prompts kept for later sessions; 0: none are kept, here or at nodes; auto: an eighth")
       .integer("threads", values.threads, 0, 1024, "CPU threads of a step; 0: cores divided by programs")
       .custom(
           "head-layers", "auto",

@@ -21,6 +21,7 @@ struct TrackerSettings {
   std::string dtype = "auto";
   std::string quantization = "bfloat16";
   std::optional<std::uint64_t> memory;
+  std::optional<std::uint64_t> prefix_cache_memory;
   std::int64_t threads = 0;
   std::optional<std::uint32_t> head_layers;  ///< none: auto
   std::int64_t max_node_layers = 0;

@@ -25,6 +25,7 @@ MODEL = ROOT / "build" / "models" / "SmolLM2-135M-Instruct"
 TOKENS = 64
 CLIENTS = 16
 PREFILL = 1024
+REPEATED = 4096
 LAYERS = 30
 SUBJECTS = ["a lighthouse keeper", "two rivers", "the oldest library", "a train in winter", "a baker's first day", "the map of an island",
             "a violin maker", "the long drought", "a letter never sent", "the clock tower", "a village market", "the night ferry",
@@ -159,6 +160,9 @@ class Rounds:
         self.wrong += sum(answer.text != alone.text for answer, alone in zip(answers, self.alone))
         for name in ("one core", "two cores"):
             self.note(name, self.meshes[name].complete([*LONG_PROMPT[index:], *LONG_PROMPT[:index]], 1).total)
+        prompt = [100 + (37 * place + 11 * index + 5) % 20000 for place in range(REPEATED)]
+        for name in ("first time", "again"):
+            self.note(name, self.meshes["two cores"].complete(prompt, 1).total)
 
     def hop_ms(self) -> tuple[float, float]:
         """Of the two hops that three programs have more than one."""
@@ -172,6 +176,7 @@ class Rounds:
             ("16 clients ÷ one client over two nodes, tokens/s", *self.ratio("sixteen", "three whole", max), ">=", 2.5),
             ("16 clients: texts that differ from the same prompt alone", self.wrong, self.wrong, "<=", 0),
             ("prefill of 1,024 tokens: two stages on a core each ÷ one core", *self.ratio("two cores", "one core", min), "<=", 0.65),
+            ("time to first token of a prompt of 4,096 tokens over two stages: again ÷ the first time", *self.ratio("again", "first time", min), "<=", 0.25),
             ("added time per hop on loopback, ms a token", *self.hop_ms(), "<=", 1.0),
             ("decode ÷ read bandwidth", median(self.seen["read share"]), max(self.seen["read share"]), ">=", 0.6),
             ("prefill ÷ matrix rate", median(self.seen["matrix share"]), max(self.seen["matrix share"]), ">=", 0.5),

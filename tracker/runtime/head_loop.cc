@@ -6,6 +6,7 @@
 
 #include "common/base/check.h"
 #include "common/identity/random.h"
+#include "common/identity/sha256.h"
 #include "common/net/error_response.h"
 #include "common/wire/session_json.h"
 #include "common/wire/token_codec.h"
@@ -44,6 +45,7 @@ HeadLoop::HeadLoop(Options options, Routes& routes, PeerCalls& peers, log::Logge
       mesh_(routes),
       peers_(peers),
       log_(std::move(log)),
+      salts_(random_id<SessionSecret>()),
       table_(options_.head, random_id<SessionSecret>()),
       admissions_(options_.admission, options_.admissions) {}
 
@@ -107,9 +109,16 @@ void HeadLoop::begin(const Admissions::Start& start) {
   request.max_tokens = ask.max_tokens;
   request.eos_ids = ask.eos_ids;
   request.sampling = ask.sampling;
+  if (options_.offer_prefixes) request.salt = salt_of(ask.principal);
   if (const Status started = table_.start(std::move(request), now()); !started.ok()) {
     admissions_.end(start.session, gateway::End{started, gateway::EndReason::kStop}, now());
   }
+}
+
+wire::PrefixSalt HeadLoop::salt_of(const std::string& principal) const {
+  const Sha256 hash =
+      Sha256Stream().update("meshnet/1 salt").update(salts_.view()).update(principal).finish();
+  return {hash.bytes};
 }
 
 void HeadLoop::cancel(Admissions::Ticket ticket) {

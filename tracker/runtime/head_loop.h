@@ -52,6 +52,7 @@ class HeadLoop final : public gateway::Backend, public HeadSink {
     NodeId self;
     AdmissionOptions admission;
     AdmissionObserver* admissions = nullptr;  ///< may be null; else it outlives the loop
+    bool offer_prefixes = true;  ///< hops may begin with what they kept of a principal's earlier prompts
     std::vector<gateway::Model> models;
     std::map<ModelIdentity, std::uint32_t> layer_counts;
   };
@@ -109,6 +110,7 @@ class HeadLoop final : public gateway::Backend, public HeadSink {
   std::vector<wire::TokenAnswer> take_tokens(const std::vector<wire::ReceivedToken>& tokens);
   net::Response handle_tokens(net::Request& request);
   net::Response handle_report(net::Request& request);
+  wire::PrefixSalt salt_of(const std::string& principal) const;
   TimePoint now() const { return clock_.now(); }
 
   const Options options_;
@@ -116,6 +118,7 @@ class HeadLoop final : public gateway::Backend, public HeadSink {
   PeerCalls& peers_;
   const log::Logger log_;
   const SteadyClock clock_;
+  const SessionSecret salts_;  ///< of this start: principals' salts are derived from it
   head::HeadTable table_;
   Node* node_ = nullptr;
   Admissions admissions_;
