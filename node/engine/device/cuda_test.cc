@@ -46,18 +46,19 @@ class OnGpu : public ::testing::TestWithParam<std::string> {
   void SetUp() override {
     if (std::getenv("MESHNET_CUDA_LIBRARY") == nullptr) GTEST_SKIP() << "MESHNET_CUDA_LIBRARY is not set";
   }
-  static std::unique_ptr<Engine> make(ComputeType compute) {
+  static std::unique_ptr<Engine> make(ComputeType compute, CudaPath path = CudaPath::kGraphs) {
     auto engine = Engine::create({.device = Device::kCuda,
                                   .compute = compute,
                                   .memory_bytes = std::uint64_t{1} << 30,
-                                  .cuda_library = std::getenv("MESHNET_CUDA_LIBRARY")});
+                                  .cuda_library = std::getenv("MESHNET_CUDA_LIBRARY"),
+                                  .cuda_path = path});
     EXPECT_TRUE(engine.ok()) << message_of(engine.status());
     return engine.ok() ? *std::move(engine) : nullptr;
   }
   /// Logits at the last of a prompt's reported rows against transformers', over the prompts; the last row
   /// first.
-  double worst_nmse(ComputeType compute, std::size_t chunk) {
-    const auto engine = make(compute);
+  double worst_nmse(ComputeType compute, std::size_t chunk, CudaPath path = CudaPath::kGraphs) {
+    const auto engine = make(compute, path);
     if (!engine) return 1;
     const Golden golden = read_golden(GetParam());
     const auto shard = load_all(*engine, golden_folder(GetParam()));
@@ -82,6 +83,16 @@ TEST_P(OnGpu, Float32LogitsAreThoseOfTransformers) {
 
 TEST_P(OnGpu, Bfloat16LogitsAreAsGoodAsThoseOfTransformers) {
   EXPECT_LE(worst_nmse(ComputeType::kBfloat16, 128), 1.5 * read_golden(GetParam()).bf16_nmse);
+}
+
+TEST_P(OnGpu, EveryPathIsAsGoodTokenByTokenAndInSmallChunks) {
+  for (const CudaPath path :
+       {CudaPath::kGraphs, CudaPath::kLaunches, CudaPath::kPortable, CudaPath::kEager}) {
+    for (const std::size_t chunk : {1u, 2u, 7u}) {
+      EXPECT_LE(worst_nmse(ComputeType::kBfloat16, chunk, path), 1.5 * read_golden(GetParam()).bf16_nmse)
+          << "path " << static_cast<int>(path) << " chunk " << chunk;
+    }
+  }
 }
 
 TEST_P(OnGpu, GreedyTextIsThatOfTransformers) {
