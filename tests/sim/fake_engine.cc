@@ -26,7 +26,11 @@ void FakeEngine::carry_out(const pipeline::CacheOrder& order) {
     Cache& cache = caches_[begins->cache];
     for (const pipeline::PrefixBlockId id : begins->blocks) {
       const auto block = blocks_.find(id);
-      if (block == blocks_.end()) return cache.clear();
+      if (block == blocks_.end()) {
+        cache.clear();
+        not_begun_.insert(begins->cache);
+        return;
+      }
       cache.insert(cache.end(), block->second.begin(), block->second.end());
     }
     if (begins->range.empty()) cache.resize(begins->tokens);
@@ -38,6 +42,7 @@ void FakeEngine::carry_out(const pipeline::CacheOrder& order) {
     blocks_.erase(dropped->id);
   } else {
     caches_.erase(std::get<pipeline::FreeCache>(order).cache);
+    not_begun_.erase(std::get<pipeline::FreeCache>(order).cache);
   }
 }
 
@@ -50,11 +55,12 @@ pipeline::StepOutput FakeEngine::run(const pipeline::StepWork& work) {
       continue;
     }
     Cache& cache = caches_[s.cache];
-    if (s.start > cache.size()) {
+    if (s.start > 0 && not_begun_.contains(s.cache)) {
       out.status = error(StatusCode::kDataLoss, "the cache could not begin as ordered");
       out.cache_lost = true;
       continue;
     }
+    not_begun_.erase(s.cache);
     if (s.start < cache.size()) cache.resize(s.start);
     std::string hidden;
     std::uint64_t x = 0;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <vector>
 
 #include "node/pipeline/step.h"
@@ -31,6 +32,7 @@ class FakeEngine {
   using Cache = std::vector<std::vector<std::uint64_t>>;
   std::map<pipeline::CacheId, Cache> caches_;
   std::map<pipeline::PrefixBlockId, Cache> blocks_;
+  std::set<pipeline::CacheId> not_begun_;  ///< lacked a block that they were to begin with
   bool fail_next_ = false;
 };
 
