@@ -23,7 +23,7 @@ bool Strand::post(Command command) {
   return true;
 }
 
-void Strand::run(std::unique_lock<std::mutex>& lock) {
+void Strand::run(std::unique_lock<std::mutex>& lock) noexcept {
   runner_ = std::this_thread::get_id();
   while (!commands_.empty()) {
     for (std::size_t taken = 0; taken < kBatch && !commands_.empty(); ++taken) {

@@ -12,7 +12,8 @@ namespace mesh {
 /// Runs commands one after another without a thread of its own: who posts runs what waits, unless another
 /// thread is at it, which then runs this command, too. So state that only commands touch needs no lock, and a
 /// command costs no thread switch. After each batch `settle` runs once, as a command does: it acts on what
-/// the batch changed. Commands and `settle` must not block; they may post, which only queues.
+/// the batch changed. Commands and `settle` must not block and must not throw, which ends the program: what
+/// they own would be left half changed. They may post, which only queues.
 class Strand {
  public:
   using Command = std::function<void()>;
@@ -29,7 +30,7 @@ class Strand {
   bool closed() const;
 
  private:
-  void run(std::unique_lock<std::mutex>& lock);
+  void run(std::unique_lock<std::mutex>& lock) noexcept;
 
   const std::size_t capacity_;
   const Command settle_;

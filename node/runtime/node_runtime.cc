@@ -125,7 +125,10 @@ Status NodeRuntime::check_room(const wire::OpenRequest& request,
   const std::uint64_t caches = std::max(memory.cache_bytes, table.cache_bytes + table.prefix_bytes);
   const std::uint64_t used = memory.weight_bytes + memory.working_bytes + caches;
   const std::uint64_t free = memory.budget_bytes > used ? memory.budget_bytes - used : 0;
-  if (needed <= free || table_.shrink_prefixes(needed - free) >= needed - free) return absl::OkStatus();
+  if (needed <= free) return absl::OkStatus();
+  // Kept prompts go only when that makes room.
+  const std::uint64_t missing = needed - free;
+  if (table.prefix_bytes >= missing && table_.shrink_prefixes(missing) >= missing) return absl::OkStatus();
   return error(StatusCode::kResourceExhausted, "a cache of {} tokens needs {} bytes, {} are free",
                request.max_tokens, needed, free);
 }

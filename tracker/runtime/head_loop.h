@@ -70,7 +70,7 @@ class HeadLoop final : public gateway::Backend, public HeadSink {
   /// Refuses new sessions from now on, and those that wait.
   void drain();
 
-  // HeadSink: from the embedded node's own thread.
+  // HeadSink: from a thread beside the embedded node's strand.
   std::vector<wire::TokenAnswer> on_tokens(const std::vector<wire::TokenMessage>& tokens) override;
   void on_report(const wire::Report& report) override;
   void on_cursor(const wire::CursorEntry& cursor) override;

@@ -17,6 +17,8 @@ using safetensors::Dtype;
 
 constexpr std::uint64_t kBlock = ops::kNf4Block;
 constexpr std::uint64_t kNestedBlock = 256;
+/// A state is a few lines of JSON.
+constexpr std::uint64_t kMaxStateBytes = std::uint64_t{64} << 10;
 
 std::uint64_t blocks_of(std::uint64_t count, std::uint64_t size) {
   return count / size + (count % size == 0 ? 0 : 1);
@@ -67,6 +69,10 @@ struct State {
 
 StatusOr<State> read_state(hub::Checkpoint& checkpoint, const std::string& name, std::uint64_t out,
                            std::uint64_t in, bool nested) {
+  MESH_ASSIGN_OR_RETURN(const safetensors::TensorInfo info, checkpoint.info(name));
+  if (info.bytes > kMaxStateBytes)
+    return error(StatusCode::kInvalidArgument, "has {} bytes, at most {} are read", info.bytes,
+                 kMaxStateBytes);
   MESH_ASSIGN_OR_RETURN(const std::string_view bytes, checkpoint.tensor(name));
   MESH_ASSIGN_OR_RETURN(const json::Value value, json::parse(bytes));
   const json::View view(value);
@@ -122,7 +128,8 @@ StatusOr<Found> find(hub::Checkpoint& checkpoint, const std::string& weight, Qua
   }
   found.tensor = {stored, Element::kBf16, info.bytes, {weight}};
   const bool nested = checkpoint.has(part(weight, "nested_absmax"));
-  for (const Needed& needed : needed_beside(weight, stored, info.shape[0], values, nested)) {
+  const std::uint64_t out = info.shape.empty() ? 0 : info.shape[0];  // nf4 codes may have any shape
+  for (const Needed& needed : needed_beside(weight, stored, out, values, nested)) {
     if (!checkpoint.has(needed.name)) {
       found.problem = fmt::format("{} is missing beside {}", needed.name, weight);
       return found;
@@ -168,6 +175,8 @@ StatusOr<std::vector<float>> read_scales(hub::Checkpoint& checkpoint, const Stor
     scales[i] = static_cast<float>(exact) + state->nested_offset;
   }
   checkpoint.release(codes);
+  if (!std::ranges::all_of(scales, [](float scale) { return std::isfinite(scale); }))
+    return error(StatusCode::kInvalidArgument, "{}.absmax has values that are not finite", weight);
   return scales;
 }
 
