@@ -46,6 +46,7 @@ TEST_F(StreamTest, PiecesArriveWhenTheyAreWrittenAndTheConnectionIsKept) {
   EXPECT_THAT(socket.read_until("\r\n0\r\n\r\n"), HasSubstr("data: 2\n\n"));
   socket.send("GET /events HTTP/1.1\r\nHost: x\r\n\r\n");
   EXPECT_THAT(socket.read_until("\r\n0\r\n\r\n"), HasSubstr("data: 2\n\n"));
+  server_.reset();  // its handlers use what this test owns
 }
 
 TEST_F(StreamTest, HttpOneZeroGetsNoChunks) {
@@ -85,6 +86,7 @@ TEST_F(StreamTest, AHandlerThatWritesNothingLearnsWithinASecondThatItsClientLeft
   ASSERT_TRUE(entered.wait());
   socket.close();
   EXPECT_TRUE(left.wait(1s));
+  server_.reset();  // its handlers use what this test owns
 }
 
 TEST_F(StreamTest, WithoutStreamingTheClientsLeavingIsToldAsWell) {
@@ -106,6 +108,7 @@ TEST_F(StreamTest, WithoutStreamingTheClientsLeavingIsToldAsWell) {
   ASSERT_TRUE(told.wait(1s));
   EXPECT_LT(std::chrono::steady_clock::now() - before, 1s);
   ASSERT_TRUE(done.wait());
+  server_.reset();  // its handlers use what this test owns
 }
 
 TEST_F(StreamTest, AClientThatStaysIsNotTakenForGoneEvenIfItSendsMore) {
@@ -122,6 +125,7 @@ TEST_F(StreamTest, AClientThatStaysIsNotTakenForGoneEvenIfItSendsMore) {
   socket.send("GET /stay HTTP/1.1\r\n\r\n");
   leave.set();
   EXPECT_THAT(socket.read_until("here"), HasSubstr("here"));
+  server_.reset();  // its handlers use what this test owns
 }
 
 TEST_F(StreamTest, AClientThatDoesNotReadIsGivenUp) {
@@ -137,6 +141,7 @@ TEST_F(StreamTest, AClientThatDoesNotReadIsGivenUp) {
   TestSocket socket(server_->port());
   socket.send("GET /flood HTTP/1.1\r\n\r\n");
   EXPECT_TRUE(ended.wait(10s));
+  server_.reset();  // its handlers use what this test owns
 }
 
 }  // namespace

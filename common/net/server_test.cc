@@ -193,6 +193,7 @@ TEST_F(ServerTest, StopLetsRunningRequestsFinishWithinTheGrace) {
   caller.join();
   EXPECT_EQ(answer, "done");
   EXPECT_FALSE(TestSocket(server_->port()).connected());
+  server_.reset();  // its handlers use what this test owns
 }
 
 TEST_F(ServerTest, StopCutsOffWhatOutlastsTheGraceAndTellsTheHandler) {
@@ -212,6 +213,7 @@ TEST_F(ServerTest, StopCutsOffWhatOutlastsTheGraceAndTellsTheHandler) {
   server_->stop(std::chrono::milliseconds(0));
   EXPECT_TRUE(told);
   EXPECT_TRUE(socket.closed_within(std::chrono::seconds(5)));
+  server_.reset();  // its handlers use what this test owns
 }
 
 }  // namespace
