@@ -30,7 +30,7 @@ class StreamTest : public ServerTest {
 };
 
 TEST_F(StreamTest, PiecesArriveWhenTheyAreWrittenAndTheConnectionIsKept) {
-  TestEvent first_arrived;
+  TestEvent& first_arrived = event();
   stream("/events", [&](StreamWriter& writer) {
     EXPECT_TRUE(writer.write("data: 1\n\n"));
     EXPECT_TRUE(first_arrived.wait());
@@ -46,7 +46,6 @@ TEST_F(StreamTest, PiecesArriveWhenTheyAreWrittenAndTheConnectionIsKept) {
   EXPECT_THAT(socket.read_until("\r\n0\r\n\r\n"), HasSubstr("data: 2\n\n"));
   socket.send("GET /events HTTP/1.1\r\nHost: x\r\n\r\n");
   EXPECT_THAT(socket.read_until("\r\n0\r\n\r\n"), HasSubstr("data: 2\n\n"));
-  server_.reset();  // its handlers use what this test owns
 }
 
 TEST_F(StreamTest, HttpOneZeroGetsNoChunks) {
@@ -72,7 +71,8 @@ TEST_F(StreamTest, KnownLengthIsAnnouncedAndACutAnswerClosesTheConnection) {
 }
 
 TEST_F(StreamTest, AHandlerThatWritesNothingLearnsWithinASecondThatItsClientLeft) {
-  TestEvent entered, left;
+  TestEvent& entered = event();
+  TestEvent& left = event();
   stream("/silent", [&](StreamWriter& writer) {
     entered.set();
     const auto deadline = std::chrono::steady_clock::now() + 5s;
@@ -86,11 +86,12 @@ TEST_F(StreamTest, AHandlerThatWritesNothingLearnsWithinASecondThatItsClientLeft
   ASSERT_TRUE(entered.wait());
   socket.close();
   EXPECT_TRUE(left.wait(1s));
-  server_.reset();  // its handlers use what this test owns
 }
 
 TEST_F(StreamTest, WithoutStreamingTheClientsLeavingIsToldAsWell) {
-  TestEvent entered, told, done;
+  TestEvent& entered = event();
+  TestEvent& told = event();
+  TestEvent& done = event();
   route("POST", "/wait", [&](Request& request) {
     request.client->on_gone([&] { told.set(); });
     entered.set();
@@ -108,11 +109,11 @@ TEST_F(StreamTest, WithoutStreamingTheClientsLeavingIsToldAsWell) {
   ASSERT_TRUE(told.wait(1s));
   EXPECT_LT(std::chrono::steady_clock::now() - before, 1s);
   ASSERT_TRUE(done.wait());
-  server_.reset();  // its handlers use what this test owns
 }
 
 TEST_F(StreamTest, AClientThatStaysIsNotTakenForGoneEvenIfItSendsMore) {
-  TestEvent entered, leave;
+  TestEvent& entered = event();
+  TestEvent& leave = event();
   route("GET", "/stay", [&](Request& request) {
     entered.set();
     EXPECT_TRUE(leave.wait());
@@ -125,12 +126,11 @@ TEST_F(StreamTest, AClientThatStaysIsNotTakenForGoneEvenIfItSendsMore) {
   socket.send("GET /stay HTTP/1.1\r\n\r\n");
   leave.set();
   EXPECT_THAT(socket.read_until("here"), HasSubstr("here"));
-  server_.reset();  // its handlers use what this test owns
 }
 
 TEST_F(StreamTest, AClientThatDoesNotReadIsGivenUp) {
   options_.write_timeout = 300ms;
-  TestEvent ended;
+  TestEvent& ended = event();
   stream("/flood", [&](StreamWriter& writer) {
     const std::string piece(65536, 'x');
     while (writer.write(piece)) {
@@ -141,7 +141,6 @@ TEST_F(StreamTest, AClientThatDoesNotReadIsGivenUp) {
   TestSocket socket(server_->port());
   socket.send("GET /flood HTTP/1.1\r\n\r\n");
   EXPECT_TRUE(ended.wait(10s));
-  server_.reset();  // its handlers use what this test owns
 }
 
 }  // namespace

@@ -174,7 +174,8 @@ TEST_F(ServerTest, StartSaysWhyItCannotListen) {
 }
 
 TEST_F(ServerTest, StopLetsRunningRequestsFinishWithinTheGrace) {
-  TestEvent entered, leave;
+  TestEvent& entered = event();
+  TestEvent& leave = event();
   route("GET", "/slow", [&](Request&) {
     entered.set();
     leave.wait();
@@ -193,11 +194,10 @@ TEST_F(ServerTest, StopLetsRunningRequestsFinishWithinTheGrace) {
   caller.join();
   EXPECT_EQ(answer, "done");
   EXPECT_FALSE(TestSocket(server_->port()).connected());
-  server_.reset();  // its handlers use what this test owns
 }
 
 TEST_F(ServerTest, StopCutsOffWhatOutlastsTheGraceAndTellsTheHandler) {
-  TestEvent entered;
+  TestEvent& entered = event();
   std::atomic<bool> told = false;
   route("GET", "/forever", [&](Request& request) {
     TestEvent gone;
@@ -213,7 +213,6 @@ TEST_F(ServerTest, StopCutsOffWhatOutlastsTheGraceAndTellsTheHandler) {
   server_->stop(std::chrono::milliseconds(0));
   EXPECT_TRUE(told);
   EXPECT_TRUE(socket.closed_within(std::chrono::seconds(5)));
-  server_.reset();  // its handlers use what this test owns
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <condition_variable>
+#include <deque>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -49,8 +50,17 @@ class ServerTest : public ::testing::Test {
     return *std::move(made);
   }
 
+  /// For handlers and test alike: it outlives the server, which may still run a handler when the test has
+  /// ended.
+  TestEvent& event() { return events_.emplace_back(); }
+
   ServerOptions options_;
   std::vector<Route> routes_;
+
+ private:
+  std::deque<TestEvent> events_;
+
+ protected:
   std::unique_ptr<Server> server_;
 };
 
