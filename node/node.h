@@ -85,8 +85,8 @@ struct NodeFigures {
   std::uint64_t decode_steps = 0;  ///< of `steps`; the others prefill
   std::uint64_t decode_rows = 0;   ///< of `step_rows`
   std::uint64_t layer_rows = 0;    ///< rows · layers
-  /// KV blocks that fit: those in use, those of kept prompts, and what free memory holds of the shards' widest;
-  /// 0 without a shard.
+  /// KV blocks that fit: those in use, those of kept prompts, and what free memory holds of the shards'
+  /// widest; 0 without a shard.
   std::uint64_t cache_blocks_capacity = 0;
 };
 
@@ -153,6 +153,8 @@ class Node {
   virtual StatusOr<ForwardReply> forward(ForwardRequest request) = 0;
 
   virtual NodeFigures figures() = 0;
+  /// Of figures(), without the way over the strand.
+  virtual engine::MemoryUse memory() const = 0;
   virtual engine::Engine& engine() = 0;
   /// Refuses openings of new sessions from now on; running ones go on.
   virtual void set_draining(bool draining) = 0;

@@ -44,6 +44,7 @@ class NodeRuntime final : public Node, private LaneEvents {
   StatusOr<ForwardReply> forward(ForwardRequest request) override;
 
   NodeFigures figures() override;
+  engine::MemoryUse memory() const override { return engine_->memory(); }
   engine::Engine& engine() override { return *engine_; }
   void set_draining(bool draining) override;
   void wait_idle(Duration longest) override;

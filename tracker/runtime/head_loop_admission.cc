@@ -4,7 +4,7 @@
 namespace mesh::tracker {
 
 std::optional<NoFit> HeadLoop::room_for(const gateway::Ask& ask) {
-  const engine::MemoryUse memory = node_->figures().memory;
+  const engine::MemoryUse memory = node_->memory();
   const std::uint64_t taken = memory.weight_bytes + memory.working_bytes;
   const std::uint64_t own = memory.budget_bytes > taken ? memory.budget_bytes - taken : 0;
   return mesh_.find_room(ask.identity, ask.prompt.size() + std::uint64_t{ask.max_tokens}, own);

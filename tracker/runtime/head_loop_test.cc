@@ -71,6 +71,7 @@ class FakeNode final : public Node {
   }
   StatusOr<ForwardReply> forward(ForwardRequest) override { return ForwardReply{}; }
   NodeFigures figures() override { return {}; }
+  engine::MemoryUse memory() const override { return {}; }
   engine::Engine& engine() override { std::abort(); }
   void set_draining(bool) override {}
   void wait_idle(Duration) override {}
