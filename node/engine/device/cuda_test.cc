@@ -110,11 +110,7 @@ TEST_P(OnGpu, GreedyTextIsThatOfTransformers) {
 INSTANTIATE_TEST_SUITE_P(Families, OnGpu,
                          ::testing::Values("gpt2", "tiny-llama", "tiny-llama-yarn", "tiny-mistral",
                                            "tiny-qwen2", "tiny-qwen3"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         [](const auto& info) { return test_name(info.param); });
 
 }  // namespace
 }  // namespace mesh::engine::testing

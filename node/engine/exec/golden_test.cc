@@ -235,11 +235,7 @@ INSTANTIATE_TEST_SUITE_P(Families, GoldenModel,
                          ::testing::Values("gpt2", "qwen3", "tiny-gpt2", "tiny-llama", "tiny-llama-4x",
                                            "tiny-llama-linear", "tiny-llama-yarn", "tiny-llama-dynamic",
                                            "tiny-mistral", "tiny-qwen2", "tiny-qwen2-window", "tiny-qwen3"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         [](const auto& info) { return test_name(info.param); });
 
 }  // namespace
 }  // namespace mesh::engine::testing

@@ -126,11 +126,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Variant{"nf4-double", "nf4-double", Quantization::kNone, WeightFormat::kNf4},
                       Variant{"load-int8", "original", Quantization::kInt8, WeightFormat::kInt8},
                       Variant{"load-nf4", "original", Quantization::kNf4, WeightFormat::kNf4}),
-    [](const auto& info) {
-      std::string name = info.param.name;
-      std::replace(name.begin(), name.end(), '-', '_');
-      return name;
-    });
+    [](const auto& info) { return test_name(info.param.name); });
 
 /// Loads a whole model below the Engine, whose matrices no one sees.
 class Loaded {

@@ -69,11 +69,7 @@ TEST_P(BegunWithBlocks, GivesTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(Families, BegunWithBlocks,
                          ::testing::Values("tiny-llama", "tiny-gpt2", "tiny-mistral", "tiny-qwen2-window",
                                            "tiny-qwen3"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         [](const auto& info) { return test_name(info.param); });
 
 }  // namespace
 }  // namespace mesh::engine::testing

@@ -47,6 +47,9 @@ class PackedLinear {
   /// Zeroed; kInvalidArgument for sizes < 1 or overflow, kResourceExhausted without memory.
   static StatusOr<PackedLinear> allocate(std::int64_t out, std::int64_t in, MatrixFormat format);
   Status set_bias(std::int64_t first, std::span<const float> values);
+  // What both packers check: `rows` fit behind `filled`; at the end all are filled.
+  Status check_room(std::int64_t filled, std::int64_t rows) const;
+  Status check_full(std::int64_t filled) const;
 
   std::int64_t out_ = 0;
   std::int64_t in_ = 0;

@@ -89,10 +89,7 @@ Status LinearPacker::append_transposed(const void* data, Element type, std::int6
 
 Status LinearPacker::append(const std::byte* data, Element type, std::int64_t out_stride,
                             std::int64_t in_stride, std::int64_t outs) {
-  if (outs < 0 || outs > packed_.out_ - filled_) {
-    return error(StatusCode::kInvalidArgument, "{} rows do not fit behind {} of {}", outs, filled_,
-                 packed_.out_);
-  }
+  MESH_RETURN_IF_ERROR(packed_.check_room(filled_, outs));
   const Source source{data, type, out_stride, in_stride};
   if (packed_.format_ == MatrixFormat::kBf16) {
     scatter<Bf16>(source, outs, packed_.in_, filled_, packed_.weights_.data());
@@ -108,10 +105,7 @@ Status LinearPacker::set_bias(std::int64_t first, std::span<const float> values)
 }
 
 StatusOr<PackedLinear> LinearPacker::finish() {
-  if (filled_ != packed_.out_) {
-    return error(StatusCode::kInvalidArgument, "{} of {} rows are missing", packed_.out_ - filled_,
-                 packed_.out_);
-  }
+  MESH_RETURN_IF_ERROR(packed_.check_full(filled_));
   filled_ = 0;
   return std::exchange(packed_, PackedLinear());
 }

@@ -64,6 +64,16 @@ StatusOr<PackedLinear> PackedLinear::allocate(std::int64_t out, std::int64_t in,
   return packed;
 }
 
+Status PackedLinear::check_room(std::int64_t filled, std::int64_t rows) const {
+  if (rows >= 0 && rows <= out_ - filled) return absl::OkStatus();
+  return error(StatusCode::kInvalidArgument, "{} rows do not fit behind {} of {}", rows, filled, out_);
+}
+
+Status PackedLinear::check_full(std::int64_t filled) const {
+  if (filled == out_) return absl::OkStatus();
+  return error(StatusCode::kInvalidArgument, "{} of {} rows are missing", out_ - filled, out_);
+}
+
 Status PackedLinear::set_bias(std::int64_t first, std::span<const float> values) {
   const auto count = static_cast<std::int64_t>(values.size());
   if (first < 0 || count > out_ || first > out_ - count) {

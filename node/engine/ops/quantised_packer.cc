@@ -35,10 +35,7 @@ StatusOr<QuantisedPacker> QuantisedPacker::create(std::int64_t out, std::int64_t
 }
 
 Status QuantisedPacker::append(const std::uint8_t* codes, const float* scales, std::int64_t rows) {
-  if (rows < 0 || rows > packed_.out_ - filled_) {
-    return error(StatusCode::kInvalidArgument, "{} rows do not fit behind {} of {}", rows, filled_,
-                 packed_.out_);
-  }
+  MESH_RETURN_IF_ERROR(packed_.check_room(filled_, rows));
   const MatrixFormat format = packed_.format_;
   const std::int64_t group = packed_.group_, groups = packed_.in_ / group;
   const std::int64_t stride = kPanelScales + panel_code_bytes(format, group);
@@ -70,10 +67,7 @@ Status QuantisedPacker::set_bias(std::int64_t first, std::span<const float> valu
 }
 
 StatusOr<PackedLinear> QuantisedPacker::finish() {
-  if (filled_ != packed_.out_) {
-    return error(StatusCode::kInvalidArgument, "{} of {} rows are missing", packed_.out_ - filled_,
-                 packed_.out_);
-  }
+  MESH_RETURN_IF_ERROR(packed_.check_full(filled_));
   filled_ = 0;
   return std::exchange(packed_, PackedLinear());
 }

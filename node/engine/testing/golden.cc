@@ -58,6 +58,11 @@ std::vector<float> Golden::tensor(const std::string& tensor_name) const {
   return values;
 }
 
+std::string test_name(std::string folder) {
+  std::ranges::replace(folder, '-', '_');
+  return folder;
+}
+
 std::string golden_folder(const std::string& name) {
   return std::string(MESH_SOURCE_DIR) + "/tests/golden/checkpoints/" + name;
 }

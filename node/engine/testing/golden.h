@@ -40,6 +40,8 @@ struct Golden {
   std::vector<float> tensor(const std::string& name) const;
 };
 
+/// A folder as part of a test's name, where hyphens may not be.
+std::string test_name(std::string folder);
 /// Folder of a checkpoint in tests/golden.
 std::string golden_folder(const std::string& name);
 std::shared_ptr<hub::Checkpoint> open_checkpoint(const std::string& folder);
