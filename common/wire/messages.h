@@ -90,7 +90,7 @@ struct OpenRequest {
   std::string head_url;            ///< where reports and tokens go
   std::optional<TailSetup> tail;   ///< exactly at the tail
   std::optional<Position> emit_from;
-  /// Keys of the prompt's full blocks, at most max_tokens ÷ kPrefixBlockTokens; never with emit_from. A hop
+  /// Keys of the prompt's full blocks, at most max_tokens ÷ kKvBlockTokens; never with emit_from. A hop
   /// that begins the session answers with the tokens of them that it has as its cursor's `next`.
   std::vector<PrefixKey> prefix;
   SessionSecret secret;  ///< of this generation; crosses the wire sealed to the node's key

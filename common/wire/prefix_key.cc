@@ -8,14 +8,14 @@ namespace mesh::wire {
 std::vector<PrefixKey> prefix_keys(const ModelIdentity& identity, const PrefixSalt& salt,
                                    std::span<const TokenId> ids) {
   std::vector<PrefixKey> keys;
-  keys.reserve(ids.size() / kPrefixBlockTokens);
+  keys.reserve(ids.size() / kKvBlockTokens);
   PrefixKey parent;
-  for (; ids.size() >= kPrefixBlockTokens; ids = ids.subspan(kPrefixBlockTokens)) {
+  for (; ids.size() >= kKvBlockTokens; ids = ids.subspan(kKvBlockTokens)) {
     Sha256Stream hash;
     hash.update("meshnet/1 prefix").update(parent.view()).update(identity.view()).update(salt.view());
     std::string rest;
     ByteWriter writer(rest);
-    for (const TokenId id : ids.first(kPrefixBlockTokens)) writer.put(id);
+    for (const TokenId id : ids.first(kKvBlockTokens)) writer.put(id);
     rest.append(1 + Sha256::kSize, '\0');  // no rotary axes, no spliced rows
     parent.bytes = hash.update(rest).finish().bytes;
     keys.push_back(parent);

@@ -180,8 +180,8 @@ Status check(const View& view, const OpenRequest& r) {
   if (r.emit_from && *r.emit_from > r.max_tokens) return view.error("emit_from lies beyond max_tokens");
   if (r.tail && r.tail->ids.size() > r.max_tokens) return view.error("tail.ids: more than max_tokens");
   if (r.emit_from && !r.prefix.empty()) return view.error("prefix: not in an opening with emit_from");
-  if (r.prefix.size() > r.max_tokens / kPrefixBlockTokens) {
-    return view.error(fmt::format("prefix: more keys than max_tokens has blocks of {}", kPrefixBlockTokens));
+  if (r.prefix.size() > r.max_tokens / kKvBlockTokens) {
+    return view.error(fmt::format("prefix: more keys than max_tokens has blocks of {}", kKvBlockTokens));
   }
   return absl::OkStatus();
 }

@@ -21,7 +21,7 @@ struct HopOptions {
   std::uint64_t inbound_bytes = std::uint64_t{256} << 20;  ///< for the windows of all sessions
   std::uint64_t kept_bytes = std::uint64_t{512} << 20;     ///< for kept outputs of all sessions
   std::uint64_t prefix_bytes = 0;                          ///< of cache_bytes, for prompts kept; 0: none are
-  std::uint32_t cache_block = wire::kPrefixBlockTokens;    ///< tokens
+  std::uint32_t cache_block = kKvBlockTokens;              ///< tokens
   std::size_t max_sessions = 4096;
   wire::Window window;               ///< granted to every session
   std::uint32_t decode_rows = 64;    ///< most rows of a decode step

@@ -4,6 +4,8 @@
 #include <string_view>
 #include <utility>
 
+#include "common/base/kv_blocks.h"
+
 namespace mesh {
 namespace {
 
@@ -132,8 +134,6 @@ Status FakeEngine::trim(engine::CacheId cache, Position position) {
 
 namespace {
 
-constexpr Position kBlockTokens = 128;
-
 struct FakeBlock final : engine::SharedBlock {
   std::vector<std::uint64_t> hashes;
 };
@@ -144,11 +144,11 @@ StatusOr<std::shared_ptr<const engine::SharedBlock>> FakeEngine::share(engine::C
                                                                        std::uint32_t index) {
   const std::lock_guard lock(mutex_);
   const std::vector<std::uint64_t>& hashes = caches_.at(cache).hashes;
-  if ((index + 1) * kBlockTokens > hashes.size())
+  if ((index + 1) * kKvBlockTokens > hashes.size())
     return error(StatusCode::kOutOfRange, "block {} is not full", index);
   auto block = std::make_shared<FakeBlock>();
-  const auto first = hashes.begin() + static_cast<std::ptrdiff_t>(index * kBlockTokens);
-  block->hashes.assign(first, first + kBlockTokens);
+  const auto first = hashes.begin() + static_cast<std::ptrdiff_t>(index * kKvBlockTokens);
+  block->hashes.assign(first, first + kKvBlockTokens);
   return block;
 }
 

@@ -5,11 +5,10 @@
 
 #include "common/base/check.h"
 #include "common/base/detached.h"
+#include "common/base/kv_blocks.h"
 
 namespace mesh {
 namespace {
-
-constexpr std::uint64_t kBlockTokens = 128;  // of the engine's KV blocks
 
 engine::WeightFormat cache_format(const engine::Engine& engine) {
   return engine.compute() == engine::ComputeType::kFloat32 ? engine::WeightFormat::kFloat32
@@ -118,8 +117,8 @@ Status NodeRuntime::check_room(const wire::OpenRequest& request,
                                const std::optional<pipeline::ShardView>& view) {
   if (!view || table_.keys(request.key()).has_value()) return absl::OkStatus();
   const engine::MemoryUse memory = engine_->memory();
-  const std::uint64_t tokens = std::min(request.max_tokens, view->max_tokens) + kBlockTokens - 1;
-  const std::uint64_t needed = tokens / kBlockTokens * kBlockTokens * view->cache_bytes_per_token;
+  const std::uint64_t blocks = kv_blocks(std::min(request.max_tokens, view->max_tokens));
+  const std::uint64_t needed = blocks * kKvBlockTokens * view->cache_bytes_per_token;
   // What was ordered and not yet carried out is in the table's count, not yet in the engine's.
   const pipeline::HopStats table = table_.stats();
   const std::uint64_t caches = std::max(memory.cache_bytes, table.cache_bytes + table.prefix_bytes);
@@ -401,7 +400,7 @@ NodeFigures NodeRuntime::figures() {
   figures.shards = shards_.figures();
   if (const std::uint64_t widest = shards_.widest_cache(cache_format(*engine_)); widest > 0) {
     figures.cache_blocks_capacity = figures.memory.cache_blocks + figures.memory.shared_blocks +
-                                    figures.memory.free_bytes() / (widest * kBlockTokens);
+                                    figures.memory.free_bytes() / (widest * kKvBlockTokens);
   }
   figures.links = lanes_.counters();
   return figures;

@@ -21,7 +21,7 @@ TokenId token_of(std::uint64_t hash) {
 }  // namespace
 
 void FakeEngine::carry_out(const pipeline::CacheOrder& order) {
-  constexpr std::size_t kBlock = wire::kPrefixBlockTokens;
+  constexpr std::size_t kBlock = kKvBlockTokens;
   if (const auto* begins = std::get_if<pipeline::BeginCache>(&order)) {
     Cache& cache = caches_[begins->cache];
     for (const pipeline::PrefixBlockId id : begins->blocks) {

@@ -78,7 +78,7 @@ void SimNode::freeze(Duration how_long) {
 }
 
 bool SimNode::blocks_agree() const {
-  return engine_.blocks() * kBytesPerToken * wire::kPrefixBlockTokens == table_->stats().prefix_bytes;
+  return engine_.blocks() * kBytesPerToken * kKvBlockTokens == table_->stats().prefix_bytes;
 }
 
 std::size_t SimNode::bytes_in_use() const {

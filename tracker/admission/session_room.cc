@@ -3,15 +3,12 @@
 #include <algorithm>
 #include <optional>
 
+#include "common/base/kv_blocks.h"
+
 namespace mesh::tracker {
 namespace {
 
-constexpr std::uint64_t kBlockTokens = 128;  // of the engine's KV blocks
-constexpr std::uint64_t kMostBlocks = (std::uint64_t{1} << 24) / kBlockTokens;
-
-std::uint64_t blocks_of(std::uint64_t tokens) {
-  return tokens / kBlockTokens + (tokens % kBlockTokens != 0);
-}
+constexpr std::uint64_t kMostBlocks = kv_blocks(std::uint64_t{1} << 24);
 
 /// Nodes that a chain up to some border may end with: whether there is one other than a given node needs two.
 struct Ends {
@@ -75,7 +72,7 @@ class Chain {
 
  private:
   std::uint64_t bytes(const LayerRange& range, std::uint64_t blocks) const {
-    return (sums_[range.end] - sums_[range.begin]) * kBlockTokens * blocks;
+    return (sums_[range.end] - sums_[range.begin]) * kKvBlockTokens * blocks;
   }
   std::vector<Ends> ends(std::uint64_t blocks) const {
     std::vector<Ends> ends(borders_.size());
@@ -102,7 +99,7 @@ class Chain {
 std::optional<NoFit> find_room(const CacheShape& shape, std::span<const CopyRoom> copies,
                                std::uint64_t tokens) {
   const Chain chain(shape, copies);
-  const std::uint64_t blocks = std::min(blocks_of(tokens), kMostBlocks);
+  const std::uint64_t blocks = std::min(kv_blocks(tokens), kMostBlocks);
   if (chain.fits(blocks) || !chain.exists()) return std::nullopt;
   NoFit no = chain.first_gap(blocks);
   std::uint64_t low = 0, high = blocks;  // low fits, high does not
@@ -110,7 +107,7 @@ std::optional<NoFit> find_room(const CacheShape& shape, std::span<const CopyRoom
     const std::uint64_t middle = low + (high - low) / 2;
     (chain.fits(middle) ? low : high) = middle;
   }
-  no.most_tokens = low * kBlockTokens;
+  no.most_tokens = low * kKvBlockTokens;
   return no;
 }
 

@@ -1,5 +1,7 @@
 #include "tracker/runtime/membership.h"
 
+#include "common/base/kv_blocks.h"
+
 #include <algorithm>
 
 #include "common/base/version.h"
@@ -12,7 +14,6 @@ namespace {
 
 constexpr auto kLongPlan = std::chrono::milliseconds(10);
 constexpr auto kWatch = std::chrono::milliseconds(200);
-constexpr std::uint64_t kBlockTokens = 128;  // of nodes' KV blocks
 
 /// Ranges and states; progress is not worth a write to disk.
 std::vector<wire::ShardStatus> without_progress(std::vector<wire::ShardStatus> shards) {
@@ -226,7 +227,7 @@ std::uint64_t Membership::cache_room(const NodeRecord& record) const {
     if (profile == nullptr || profile->layer_bytes_per_token.empty()) continue;
     widest = std::max(widest, *std::ranges::max_element(profile->layer_bytes_per_token));
   }
-  const std::uint64_t block = widest * kBlockTokens;
+  const std::uint64_t block = widest * kKvBlockTokens;
   if (record.load.kv_blocks_total == 0 || block == 0) return kUnknownRoom;
   return record.load.kv_blocks_total * block + record.load.memory_free_bytes % block;
 }

@@ -5,10 +5,6 @@
 namespace mesh::engine {
 namespace {
 
-std::uint64_t block_count(Position positions) {
-  return (std::uint64_t{positions} + kBlockTokens - 1) / kBlockTokens;
-}
-
 /// A handle: the memory, what it is of, and its place in the budget.
 class Block final : public SharedBlock {
  public:
@@ -42,20 +38,20 @@ class Block final : public SharedBlock {
 }  // namespace
 
 std::uint64_t SessionCache::reserved_blocks() const {
-  return block_count(max_positions_) * range_.size();
+  return kv_blocks(max_positions_) * range_.size();
 }
 
 Status SessionCache::make_writable(DeviceOps& ops, Position start, Position end) {
   if (range_.empty()) return absl::OkStatus();
   const std::uint64_t bytes = static_cast<std::uint64_t>(layer_block_bytes_) * range_.size();
-  for (std::size_t i = start / kBlockTokens; i < block_count(end); ++i) {
+  for (std::size_t i = start / kKvBlockTokens; i < kv_blocks(end); ++i) {
     if (i < blocks_.size() && blocks_[i].use_count() == 1) continue;
     MESH_ASSIGN_OR_RETURN(DeviceMemory block, ops.allocate(bytes));
     if (i == blocks_.size()) {
       blocks_.push_back(std::move(block));
       continue;
     }
-    if (std::uint64_t{i} * kBlockTokens < start) ops.copy(blocks_[i].get(), block.get(), bytes);
+    if (std::uint64_t{i} * kKvBlockTokens < start) ops.copy(blocks_[i].get(), block.get(), bytes);
     blocks_[i] = std::move(block);
   }
   return absl::OkStatus();
@@ -76,7 +72,7 @@ StatusOr<CacheId> CacheTable::open(const ModelIdentity& model, const LayerRange&
     return error(StatusCode::kInvalidArgument, "a cache needs room for at least one token");
   const std::int64_t block_bytes = ops_.kv_block_bytes(layout.kv_heads, layout.head_dim, layout.element);
   const std::uint64_t bytes =
-      block_count(max_positions) * range.size() * static_cast<std::uint64_t>(block_bytes);
+      kv_blocks(max_positions) * range.size() * static_cast<std::uint64_t>(block_bytes);
   MESH_ASSIGN_OR_RETURN(MemoryBudget::Reservation memory,
                         budget_.reserve(MemoryUseKind::kCache, bytes,
                                         fmt::format("the KV cache of {} tokens in layers {}", max_positions,
@@ -111,7 +107,7 @@ StatusOr<std::shared_ptr<const SharedBlock>> CacheTable::share(CacheId id, std::
   const std::lock_guard lock(mutex_);
   MESH_ASSIGN_OR_RETURN(const std::shared_ptr<SessionCache> cache, find(id));
   if (cache->in_step_) return error(StatusCode::kUnavailable, "cache {} is in a step", id.value);
-  if (index >= cache->next_ / kBlockTokens || cache->range().empty()) {
+  if (index >= cache->next_ / kKvBlockTokens || cache->range().empty()) {
     return error(StatusCode::kOutOfRange, "block {} of a cache with {} tokens is not full", index,
                  cache->next_);
   }
@@ -127,8 +123,8 @@ Status CacheTable::attach(CacheId id, std::span<const std::shared_ptr<const Shar
   MESH_ASSIGN_OR_RETURN(const std::shared_ptr<SessionCache> cache, find(id));
   if (cache->in_step_ || cache->next_ > 0)
     return error(StatusCode::kInvalidArgument, "cache {} has tokens already", id.value);
-  const std::uint64_t needed = cache->range().empty() ? 0 : tokens / kBlockTokens;
-  if (tokens % kBlockTokens != 0 || tokens > cache->max_positions() || blocks.size() != needed) {
+  const std::uint64_t needed = cache->range().empty() ? 0 : tokens / kKvBlockTokens;
+  if (tokens % kKvBlockTokens != 0 || tokens > cache->max_positions() || blocks.size() != needed) {
     return error(StatusCode::kInvalidArgument, "{} blocks for {} tokens of a cache with room for {}",
                  blocks.size(), tokens, cache->max_positions());
   }

@@ -7,14 +7,12 @@
 #include <span>
 #include <vector>
 
+#include "common/base/kv_blocks.h"
 #include "node/engine/device/device_ops.h"
 #include "node/engine/engine.h"
 #include "node/engine/weights/memory_budget.h"
 
 namespace mesh::engine {
-
-/// Tokens of one KV block.
-inline constexpr Position kBlockTokens = 128;
 
 /// KV of one session for the layers of one range. A block holds 128 tokens of all these layers, layer after
 /// layer; its memory is taken when the first token comes to it, out of what was reserved at opening. A block

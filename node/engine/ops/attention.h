@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "common/base/kv_blocks.h"
 #include "node/engine/ops/backend.h"
 
 namespace mesh::ops {
@@ -14,7 +15,7 @@ namespace mesh::ops {
 /// row the order is that of PackedLinear. Blocks are opaque bytes otherwise: copy, move or fork them whole.
 /// 64-byte aligned.
 struct KvLayout {
-  static constexpr std::int64_t kBlock = 128;
+  static constexpr std::int64_t kBlock = kKvBlockTokens;
 
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
