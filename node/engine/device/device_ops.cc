@@ -6,6 +6,10 @@ StatusOr<bool> LinearLoader::fill_normal(std::uint64_t, float) {
   return false;
 }
 
+StatusOr<bool> QuantisedLoader::fill_random(std::uint64_t) {
+  return false;
+}
+
 StatusOr<std::unique_ptr<QuantisedLoader>> DeviceOps::quantised_loader(std::int64_t, std::int64_t,
                                                                        ops::MatrixFormat) {
   return error(

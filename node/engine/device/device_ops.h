@@ -52,6 +52,9 @@ class QuantisedLoader {
   virtual ~QuantisedLoader() = default;
   virtual Status append(const std::uint8_t* codes, const float* scales, std::int64_t rows) = 0;
   virtual Status set_bias(std::int64_t first, std::span<const float> values) = 0;
+  /// Makes all rows at once: random codes of `seed` that are numbers, with scales that give their weights a
+  /// standard deviation near 0.02. False: this device does not, the caller appends rows.
+  virtual StatusOr<bool> fill_random(std::uint64_t seed);
   virtual StatusOr<std::shared_ptr<const LinearWeight>> finish() = 0;
 };
 
@@ -73,7 +76,7 @@ class DeviceOps {
   virtual StatusOr<DeviceMemory> upload_vector(std::span<const float> values) = 0;
   virtual StatusOr<std::unique_ptr<LinearLoader>> linear_loader(std::int64_t out, std::int64_t in,
                                                                 Element element) = 0;
-  /// `format`: kInt8 or kNf4. A device that has no kernels for them refuses.
+  /// `format`: a quantised one. A device that has no kernels for them refuses.
   virtual StatusOr<std::unique_ptr<QuantisedLoader>> quantised_loader(std::int64_t out, std::int64_t in,
                                                                       ops::MatrixFormat format);
   virtual std::int64_t kv_block_bytes(std::int64_t kv_heads, std::int64_t head_dim,

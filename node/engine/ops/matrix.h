@@ -16,7 +16,7 @@ constexpr std::int64_t element_size(Element type) {
 }
 
 /// How a weight matrix is stored (quantise.h has the quantised ones).
-enum class MatrixFormat : std::uint8_t { kF32, kBf16, kInt8, kNf4 };
+enum class MatrixFormat : std::uint8_t { kF32, kBf16, kInt8, kNf4, kFp8 };
 
 /// A matrix that somebody else owns: rows of `cols` contiguous values, `stride` values from one row to the
 /// next. Activations are float32 throughout the CPU ops.

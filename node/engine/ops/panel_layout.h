@@ -17,7 +17,7 @@ constexpr std::int64_t place_in_panel(MatrixFormat format, std::int64_t column) 
 
 /// Bytes of the codes of `inputs` inputs in a quantised panel.
 constexpr std::int64_t panel_code_bytes(MatrixFormat format, std::int64_t inputs) {
-  return inputs * (format == MatrixFormat::kInt8 ? 32 : 16);
+  return inputs * (format == MatrixFormat::kNf4 ? 16 : 32);
 }
 
 }  // namespace mesh::ops

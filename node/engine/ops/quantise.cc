@@ -80,15 +80,57 @@ bool quantise_nf4_block(const float* block, std::uint8_t* codes, float* scale) {
   return all_bits < kInfinity;
 }
 
+bool quantise_fp8(const float* row, std::int64_t in, std::uint8_t* codes, float* scales) {
+  float largest = 0;
+  std::uint32_t all_bits = 0;
+  for (std::int64_t i = 0; i < in; ++i) {
+    const float size = magnitude(row[i]);
+    all_bits = std::max(all_bits, std::bit_cast<std::uint32_t>(size));
+    largest = size > largest ? size : largest;
+  }
+  const float scale = largest / kFp8Largest;
+  std::fill_n(scales, in / scale_group(MatrixFormat::kFp8, in), scale);
+  const bool finite = all_bits < kInfinity;
+  if (scale == 0 || !finite) {
+    std::memset(codes, 0, static_cast<std::size_t>(in));
+    return finite;
+  }
+  for (std::int64_t i = 0; i < in; ++i) codes[i] = to_fp8(row[i] / scale);
+  return true;
+}
+
 }  // namespace
 
+// As rounded_to_half(): a float with 2^-9 for an ulp rounds the subnormals, whose steps are 2^-9.
+std::uint8_t to_fp8(float value) {
+  constexpr float kSmallestNormal = 0x1p-6f, kUlpOfSubnormals = 0x1p14f;
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
+  const auto sign = static_cast<std::uint8_t>(bits >> 24 & 0x80);
+  const float unlimited = magnitude(value);
+  const float size = unlimited > kFp8Largest ? kFp8Largest : unlimited;
+  const std::uint32_t size_bits = std::bit_cast<std::uint32_t>(size);
+  const std::uint32_t normal = ((size_bits + 0x7FFFF + (size_bits >> 20 & 1)) >> 20) - (120u << 3);
+  const std::uint32_t small =
+      std::bit_cast<std::uint32_t>(size + kUlpOfSubnormals) - std::bit_cast<std::uint32_t>(kUlpOfSubnormals);
+  const std::uint32_t code = size < kSmallestNormal ? small : normal;
+  return static_cast<std::uint8_t>(sign | (size_bits > kInfinity ? 0x7F : code));
+}
+
 std::int64_t scale_group(MatrixFormat format, std::int64_t in) {
-  return format == MatrixFormat::kInt8 ? in : std::gcd(in, kNf4Block);
+  switch (format) {
+    case MatrixFormat::kNf4:
+      return std::gcd(in, kNf4Block);
+    case MatrixFormat::kFp8:
+      return std::gcd(in, kFp8Group);
+    default:
+      return in;
+  }
 }
 
 bool quantise_row(MatrixFormat format, const float* row, std::int64_t in, std::uint8_t* codes,
                   float* scales) {
   if (format == MatrixFormat::kInt8) return quantise_int8(row, in, codes, scales);
+  if (format == MatrixFormat::kFp8) return quantise_fp8(row, in, codes, scales);
   bool finite = true;
   for (std::int64_t block = 0; block < in / kNf4Block; ++block) {
     const std::int64_t first = block * kNf4Block;
@@ -105,6 +147,10 @@ void dequantise_row(MatrixFormat format, const std::uint8_t* codes, const float*
     return;
   }
   const std::int64_t group = scale_group(format, in);
+  if (format == MatrixFormat::kFp8) {
+    for (std::int64_t i = 0; i < in; ++i) row[i] = fp8_value(codes[i]) * scales[i / group];
+    return;
+  }
   for (std::int64_t i = 0; i < in; ++i) {
     const int code = i % 2 == 0 ? codes[i / 2] >> 4 : codes[i / 2] & 15;
     row[i] = kNf4Values[code] * scales[i / group];

@@ -46,9 +46,70 @@ TEST(QuantiseNf4, TakesTheNearestValueAndTheLowerOneAtAMidpoint) {
   EXPECT_EQ(codes[9], 0x77);  // zeros
 }
 
+// OFP8: exponent bias 7, three bits of mantissa; exponent 0 is subnormal; only 0x7f and 0xff are no numbers.
+float e4m3(int code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  const float size =
+      exponent == 0 ? std::ldexp(mantissa / 8.0f, -6) : std::ldexp(1 + mantissa / 8.0f, exponent - 7);
+  return code & 0x80 ? -size : size;
+}
+
+TEST(QuantiseFp8, CodesMeanWhatTheFormatSays) {
+  for (int code = 0; code < 256; ++code) {
+    const float value = fp8_value(static_cast<std::uint8_t>(code));
+    if ((code & 0x7F) == 0x7F) {
+      EXPECT_TRUE(std::isnan(value)) << code;
+      continue;
+    }
+    EXPECT_EQ(value, e4m3(code)) << code;
+    EXPECT_EQ(to_fp8(value), code);
+  }
+  EXPECT_EQ(fp8_value(0x7E), kFp8Largest);
+}
+
+TEST(QuantiseFp8, RoundsToTheNearestCodeTiesToEvenAndStopsAtTheLargest) {
+  for (int code = 0; code < 0x7E; ++code) {
+    const float low = e4m3(code), high = e4m3(code + 1), middle = (low + high) / 2;
+    EXPECT_EQ(to_fp8(middle), code % 2 == 0 ? code : code + 1) << code;
+    EXPECT_EQ(to_fp8(std::nextafter(middle, low)), code) << code;
+    EXPECT_EQ(to_fp8(std::nextafter(middle, high)), code + 1) << code;
+    EXPECT_EQ(to_fp8(-std::nextafter(middle, high)), (code + 1) | 0x80) << code;
+  }
+  EXPECT_EQ(to_fp8(1e30f), 0x7E);
+  EXPECT_EQ(to_fp8(-std::numeric_limits<float>::infinity()), 0xFE);
+  EXPECT_EQ(to_fp8(1e-30f), 0);
+}
+
+TEST(QuantiseFp8, TheLargestOfARowBecomes448AndItsScaleStandsForEveryPiece) {
+  std::vector<float> row(384, 0.25f);
+  row[300] = -7;
+  row[1] = 2.0f / 64;  // 2 after scaling
+  std::uint8_t codes[384];
+  float scales[3];
+  ASSERT_TRUE(quantise_row(MatrixFormat::kFp8, row.data(), 384, codes, scales));
+  EXPECT_THAT(scales, testing::Each(7.0f / 448));
+  EXPECT_EQ(codes[300], 0xFE);
+  EXPECT_EQ(codes[0], 0x58);  // 16
+  EXPECT_EQ(codes[1], 0x40);
+  std::vector<float> meant(384);
+  dequantise_row(MatrixFormat::kFp8, codes, scales, 384, meant.data());
+  EXPECT_EQ(meant, row);
+}
+
+TEST(QuantiseFp8, EachPieceOfARowHasItsOwnScale) {
+  std::vector<float> row(192);
+  const float scales[] = {3, 5, 7};  // gcd(192, 128) = 64
+  const std::vector<std::uint8_t> ones(192, 0x38);
+  dequantise_row(MatrixFormat::kFp8, ones.data(), scales, 192, row.data());
+  EXPECT_EQ(row[0], 3);
+  EXPECT_EQ(row[63], 3);
+  EXPECT_EQ(row[64], 5);
+  EXPECT_EQ(row[191], 7);
+}
+
 TEST(Quantise, ZerosStayZero) {
   const std::vector<float> zeros(128);
-  for (const MatrixFormat format : {MatrixFormat::kInt8, MatrixFormat::kNf4}) {
+  for (const MatrixFormat format : {MatrixFormat::kInt8, MatrixFormat::kNf4, MatrixFormat::kFp8}) {
     std::vector<std::uint8_t> codes(128);
     std::vector<float> scales(2), row(128, NAN);
     ASSERT_TRUE(quantise_row(format, zeros.data(), 128, codes.data(), scales.data()));
@@ -65,6 +126,7 @@ TEST(Quantise, RefusesWhatIsNotFinite) {
     row[40] = value;
     EXPECT_FALSE(quantise_row(MatrixFormat::kInt8, row.data(), 64, codes, &scale));
     EXPECT_FALSE(quantise_row(MatrixFormat::kNf4, row.data(), 64, codes, &scale));
+    EXPECT_FALSE(quantise_row(MatrixFormat::kFp8, row.data(), 64, codes, &scale));
   }
   const std::vector<float> wide(64, 65520.0f);  // infinite in half precision
   EXPECT_FALSE(quantise_row(MatrixFormat::kInt8, wide.data(), 64, codes, &scale));
@@ -76,6 +138,7 @@ TEST(Quantise, RowsOfBrokenBlocksAreKeptAsInt8) {
   EXPECT_EQ(quantised_format(MatrixFormat::kNf4, 96), MatrixFormat::kInt8);
   EXPECT_EQ(scale_group(MatrixFormat::kNf4, 96), 32);
   EXPECT_EQ(scale_group(MatrixFormat::kInt8, 96), 96);
+  EXPECT_EQ(scale_group(MatrixFormat::kFp8, 96), 32);
 }
 
 }  // namespace

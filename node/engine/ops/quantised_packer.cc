@@ -29,6 +29,9 @@ StatusOr<QuantisedPacker> QuantisedPacker::create(std::int64_t out, std::int64_t
     return error(StatusCode::kInvalidArgument,
                  "cannot pack a quantised [{}, {}] matrix: 4-bit rows must be multiples of 4 long", out, in);
   }
+  if (format == MatrixFormat::kFp8) {
+    return error(StatusCode::kFailedPrecondition, "the CPU has no kernels for fp8; use --quantization int8");
+  }
   QuantisedPacker packer;
   MESH_ASSIGN_OR_RETURN(packer.packed_, PackedLinear::allocate(out, in, format));
   return packer;
