@@ -33,9 +33,10 @@ class Hosts:
         self.near, self.far = f"mesh{os.getpid()}a", f"mesh{os.getpid()}b"
         try:
             ip("netns", "add", self.near)
+            add_cleanup(ip, "netns", "del", self.near)
+            ip("-n", self.near, "link", "show")  # refused where / is no mount point of its own
         except subprocess.CalledProcessError as error:
             raise unittest.SkipTest(f"no network namespaces here: {error.stderr.decode().strip()}")
-        add_cleanup(ip, "netns", "del", self.near)
         ip("netns", "add", self.far)
         add_cleanup(ip, "netns", "del", self.far)
         ip("-n", self.near, "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", self.far)
