@@ -41,6 +41,17 @@ class BoundedQueue {
     return true;
   }
 
+  /// Never waits, even when full: for values whose number is bounded elsewhere. False when closed.
+  bool push_beyond(T value) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_) return false;
+      items_.push_back(std::move(value));
+    }
+    not_empty_.notify_one();
+    return true;
+  }
+
   /// Waits for an item; nothing when closed and empty.
   std::optional<T> pop() {
     std::unique_lock lock(mutex_);

@@ -17,6 +17,17 @@ TEST(BoundedQueue, RefusesBeyondCapacityAndLeavesTheValue) {
   EXPECT_EQ(*second, 2);
 }
 
+TEST(BoundedQueue, TakesWhatIsBoundedElsewhereThoughItIsFull) {
+  BoundedQueue<int> queue(1);
+  EXPECT_TRUE(queue.push(7));
+  EXPECT_TRUE(queue.push_beyond(8));
+  EXPECT_FALSE(queue.try_push(9));
+  EXPECT_EQ(queue.pop(), 7);
+  EXPECT_EQ(queue.pop(), 8);
+  queue.close();
+  EXPECT_FALSE(queue.push_beyond(10));
+}
+
 TEST(BoundedQueue, ClosedQueueDrainsThenEnds) {
   BoundedQueue<int> queue(2);
   EXPECT_TRUE(queue.push(7));

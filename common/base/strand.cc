@@ -1,5 +1,6 @@
 #include "common/base/strand.h"
 
+#include <limits>
 #include <utility>
 
 #include "common/base/check.h"
@@ -8,9 +9,21 @@ namespace mesh {
 namespace {
 /// Commands that one batch takes before it settles, however many come meanwhile.
 constexpr std::size_t kBatch = 1024;
+constexpr std::size_t kEndless = std::numeric_limits<std::size_t>::max();
 }  // namespace
 
-Strand::Strand(std::size_t capacity, Command settle) : capacity_(capacity), settle_(std::move(settle)) {}
+Strand::Strand(std::size_t capacity, Command settle)
+    : capacity_(capacity), settle_(std::move(settle)), thread_([this] { take_over(); }) {}
+
+Strand::~Strand() {
+  close();
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  given_up_.notify_one();
+  thread_.join();
+}
 
 bool Strand::post(Command command) {
   std::unique_lock lock(mutex_);
@@ -19,13 +32,13 @@ bool Strand::post(Command command) {
   }
   if (closed_) return false;
   commands_.push_back(std::move(command));
-  if (runner_ == std::thread::id()) run(lock);
+  if (runner_ == std::thread::id()) run(lock, kTurn);
   return true;
 }
 
-void Strand::run(std::unique_lock<std::mutex>& lock) noexcept {
+void Strand::run(std::unique_lock<std::mutex>& lock, std::size_t batches) noexcept {
   runner_ = std::this_thread::get_id();
-  while (!commands_.empty()) {
+  for (; batches > 0 && !commands_.empty(); --batches) {
     for (std::size_t taken = 0; taken < kBatch && !commands_.empty(); ++taken) {
       Command command = std::move(commands_.front());
       commands_.pop_front();
@@ -40,7 +53,20 @@ void Strand::run(std::unique_lock<std::mutex>& lock) noexcept {
     lock.lock();
   }
   runner_ = std::thread::id();
-  idle_.notify_all();
+  if (commands_.empty()) {
+    idle_.notify_all();
+  } else {
+    given_up_.notify_one();
+  }
+}
+
+void Strand::take_over() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    given_up_.wait(lock, [&] { return ended_ || left_over(); });
+    if (ended_) return;
+    run(lock, kEndless);
+  }
 }
 
 void Strand::close() {
@@ -48,7 +74,7 @@ void Strand::close() {
   MESH_CHECK(runner_ != std::this_thread::get_id());
   closed_ = true;
   room_.notify_all();
-  idle_.wait(lock, [&] { return runner_ == std::thread::id(); });
+  idle_.wait(lock, [&] { return runner_ == std::thread::id() && commands_.empty(); });
 }
 
 bool Strand::closed() const {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <future>
+#include <set>
 #include <vector>
 
 namespace mesh {
@@ -42,6 +43,54 @@ TEST(Strand, WhatIsPostedMeanwhileRunsOnTheThreadThatIsAtIt) {
   go_on.set_value();
   busy.join();
   EXPECT_EQ(second, first);
+}
+
+/// A strand of which every batch leaves one more command behind, as if others posted without end. On any
+/// thread but the test's, commands wait for `released`.
+class BusyStrand : public testing::Test {
+ protected:
+  static constexpr std::size_t kCommands = 10 * Strand::kTurn;
+
+  void run_one() {
+    if (std::this_thread::get_id() != poster) is_released.wait();
+    ran_on.push_back(std::this_thread::get_id());
+  }
+  void settle() {
+    if (ran_on.size() == kCommands) {
+      done.set_value();
+    } else {
+      strand.post([this] { run_one(); });
+    }
+  }
+
+  const std::thread::id poster = std::this_thread::get_id();
+  std::vector<std::thread::id> ran_on;  ///< of each command
+  std::promise<void> released, done;
+  const std::shared_future<void> is_released = released.get_future().share();
+  Strand strand{4, [this] { settle(); }};
+};
+
+TEST_F(BusyStrand, ReleasesWhoPostedAfterItsTurnAndGoesOnOnAThreadOfItsOwn) {
+  strand.post([this] { run_one(); });
+  EXPECT_EQ(ran_on, std::vector(Strand::kTurn, poster));
+  released.set_value();
+  done.get_future().wait();
+  strand.close();
+  EXPECT_EQ(ran_on.size(), kCommands);
+  const std::set<std::thread::id> others(ran_on.begin() + std::ptrdiff_t{Strand::kTurn}, ran_on.end());
+  EXPECT_EQ(others.size(), 1u);
+  EXPECT_FALSE(others.contains(poster));
+}
+
+TEST_F(BusyStrand, ClosesWhenWhatWasGivenUpHasRun) {
+  strand.post([this] { run_one(); });
+  std::thread closer([this] {
+    strand.close();
+    EXPECT_EQ(ran_on.size(), Strand::kTurn + 1);
+  });
+  while (!strand.closed()) std::this_thread::yield();
+  released.set_value();
+  closer.join();
 }
 
 TEST(Strand, CommandsOfManyThreadsNeverOverlapAndNoneIsLost) {
