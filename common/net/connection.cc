@@ -56,15 +56,23 @@ long Connection::send(std::string_view bytes) {
   }
 }
 
-bool Connection::wait(short events, TimePoint deadline) {
+bool Connection::wait_to_receive(TimePoint deadline) {
+  return wait(POLLIN, deadline) != 0;
+}
+
+bool Connection::wait_to_send(TimePoint deadline) {
+  return wait(POLLOUT | POLLRDHUP, deadline) == POLLOUT;
+}
+
+int Connection::wait(int events, TimePoint deadline) {
   while (true) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
-    if (left <= 0) return false;
-    pollfd entry{socket, events, 0};
+    if (left <= 0) return 0;
+    pollfd entry{socket, static_cast<short>(events), 0};
     const int ready = ::poll(&entry, 1, static_cast<int>(std::min<long long>(left, 60'000)));
-    if (ready > 0) return (entry.revents & events) != 0;
-    if (ready < 0 && errno != EINTR) return false;
+    if (ready > 0) return entry.revents & events;
+    if (ready < 0 && errno != EINTR) return 0;
   }
 }
 

@@ -36,8 +36,11 @@ class Connection final : public ClientWatch {
   long receive(char* out, std::size_t size);
   /// Writes without waiting: bytes, kWouldBlock or kFailed.
   long send(std::string_view bytes);
-  /// Waits until `events` (POLLIN, POLLOUT) or `deadline`; false at the deadline or when the socket failed.
-  bool wait(short events, TimePoint deadline);
+  /// Waits until something came or the client ended its side; false at the deadline or when the socket
+  /// failed.
+  bool wait_to_receive(TimePoint deadline);
+  /// Waits for room to send; false at the deadline, when the socket failed and when the client left.
+  bool wait_to_send(TimePoint deadline);
 
   const std::uint64_t id;
   const int socket;
@@ -53,6 +56,9 @@ class Connection final : public ClientWatch {
   std::size_t served = 0;
 
  private:
+  /// What of `events` came; 0 at the deadline or when the socket failed.
+  int wait(int events, TimePoint deadline);
+
   std::atomic<bool> gone_{false};
   std::mutex action_mutex_;
   std::function<void()> action_;

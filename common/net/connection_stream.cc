@@ -1,7 +1,5 @@
 #include "common/net/connection_stream.h"
 
-#include <poll.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -34,13 +32,13 @@ TimePoint ConnectionStream::body_deadline() const {
 bool ConnectionStream::wait_for_input() {
   const TimePoint deadline = body_deadline();
   if (!holds_slot_) {
-    if (connection_.wait(POLLIN, std::min(deadline, now() + limits::kBodyPatience))) return true;
+    if (connection_.wait_to_receive(std::min(deadline, now() + limits::kBodyPatience))) return true;
     if (now() < deadline && !(holds_slot_ = context_.slots.try_take())) {
       trouble_ = Trouble::kNoSlot;
       return false;
     }
   }
-  if (connection_.wait(POLLIN, deadline)) return true;
+  if (connection_.wait_to_receive(deadline)) return true;
   trouble_ = now() >= deadline ? Trouble::kTooSlow : Trouble::kClosed;
   return false;
 }
@@ -95,7 +93,7 @@ bool ConnectionStream::send_all(std::string_view bytes) {
     if (count > 0) {
       bytes.remove_prefix(static_cast<std::size_t>(count));
     } else if (count == Connection::kFailed ||
-               !connection_.wait(POLLOUT, now() + context_.options.write_timeout)) {
+               !connection_.wait_to_send(now() + context_.options.write_timeout)) {
       write_failed_ = true;
       connection_.mark_gone();
     }

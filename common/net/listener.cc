@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -266,7 +265,7 @@ bool Listener::next_comes_soon(const ConnectionPtr& connection) {
   std::array<char, 16384> buffer;
   while (!stopping_ && connection->input.size() <= limits::kMaxHeadBytes) {
     if (head_size(connection->input)) return true;
-    if (!connection->wait(POLLIN, deadline)) return false;
+    if (!connection->wait_to_receive(deadline)) return false;
     const long count = connection->receive(buffer.data(), buffer.size());
     if (count == Connection::kWouldBlock) continue;
     if (count <= 0) return false;  // parked, where the listener's thread sees the end

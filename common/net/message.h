@@ -26,8 +26,8 @@ class ClientWatch {
   /// to find out.
   virtual bool gone() const = 0;
   /// Calls `action` once, from another thread, when the client goes; at once if it has gone. Replaces an
-  /// earlier action. `action` must not block. It is dropped, and no longer running, once the handler and its
-  /// stream have returned.
+  /// earlier action. That thread is the listener's only one: `action` sets flags and wakes who waits, no
+  /// more. It is dropped, and no longer running, once the handler and its stream have returned.
   virtual void on_gone(std::function<void()> action) = 0;
 };
 

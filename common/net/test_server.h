@@ -22,7 +22,8 @@ class TestEvent {
     set_ = true;
     changed_.notify_all();
   }
-  bool wait(std::chrono::milliseconds patience = std::chrono::seconds(5)) {
+  /// `patience` only bounds a test that fails.
+  bool wait(std::chrono::milliseconds patience = std::chrono::seconds(30)) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, patience, [&] { return set_; });
   }

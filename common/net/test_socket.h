@@ -36,17 +36,17 @@ class TestSocket {
     return true;
   }
 
-  /// All until the server closes, or what came within `patience`.
-  std::string read_all(std::chrono::milliseconds patience = std::chrono::seconds(5)) {
+  /// All until the server closes, or what came within `patience`, which only bounds a test that fails.
+  std::string read_all(std::chrono::milliseconds patience = std::chrono::seconds(30)) {
     return read_while([](const std::string&) { return true; }, patience);
   }
   /// Until `text` has come.
   std::string read_until(std::string_view text,
-                         std::chrono::milliseconds patience = std::chrono::seconds(5)) {
+                         std::chrono::milliseconds patience = std::chrono::seconds(30)) {
     return read_while([&](const std::string& got) { return got.find(text) == std::string::npos; }, patience);
   }
   /// Whether the server closed within `patience`.
-  bool closed_within(std::chrono::milliseconds patience) {
+  bool closed_within(std::chrono::milliseconds patience = std::chrono::seconds(30)) {
     read_all(patience);
     return closed_;
   }
