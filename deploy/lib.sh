@@ -7,9 +7,15 @@ say() { printf '%s\n' "$*" >&2; }
 fail() { say "meshnet: $*"; exit 1; }
 usage() { say "meshnet: $*"; exit 2; }
 
-# step TEXT COMMAND…: runs it, prints TEXT, progress while it lasts and its seconds; its output only when it fails.
+# How far the build that writes this log is: "12 of 345, ", or nothing when it is no build.
+done_of_total() {
+  tail -c 4096 "$1" | tr '\r' '\n' | sed -n 's/^\[\([0-9]*\)\/\([0-9]*\)\].*/\1 of \2, /p' | tail -n 1
+}
+
+# step TEXT COMMAND…: runs it, prints TEXT, progress while it lasts and its seconds; its output only when it fails. A
+# command that exits 2 has said what must be done first: that alone is shown.
 step() {
-  local text=$1 log began code=0 job
+  local text=$1 log began code=0 job now next=20
   shift
   mkdir -p build/log
   log=build/log/$(printf '%s' "$text" | tr -c 'a-zA-Z0-9' '-').log
@@ -18,16 +24,20 @@ step() {
   job=$!
   while kill -0 $job 2>/dev/null; do
     sleep 0.2
+    now=$((SECONDS - began))
     if [ -t 2 ]; then
-      printf '\r  … %s: %d s  %.60s\033[K' "$text" $((SECONDS - began)) "$(tail -n 1 "$log" | tr -d '\r' | cut -c1-60)" >&2
-    elif [ $(((SECONDS - began) % 15)) = 14 ]; then
-      say "  … $text: $((SECONDS - began)) s"
-      sleep 1
+      printf '\r  … %s: %s%d s\033[K' "$text" "$(done_of_total "$log")" $now >&2
+    elif [ $now -ge $next ]; then
+      say "  … $text: $(done_of_total "$log")$now s"
+      next=$((now + 20))
     fi
   done
   wait $job || code=$?
   [ ! -t 2 ] || printf '\r\033[K' >&2
-  if [ $code != 0 ]; then
+  if [ $code = 2 ]; then
+    cat "$log" >&2
+    exit 2
+  elif [ $code != 0 ]; then
     say "  ✗ $text failed after $((SECONDS - began)) s. The end of $log:"
     tail -n 40 "$log" >&2
     exit $code
@@ -70,23 +80,54 @@ recent_cargo() {
     [ "$(printf '%s\n1.85.0\n' "$version" | sort -V | head -n 1)" = 1.85.0 ]
 }
 
-install_packages() {
-  [ "${MESH_SKIP_APT:-0}" != 1 ] || return 0
-  local packages
-  packages=$(missing_packages "$1")
-  [ -n "$packages" ] || return 0
-  local as_root=()
-  if [ "$(id -u)" != 0 ]; then
-    if command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
-      as_root=(sudo)
-    else
-      usage "some packages are missing and only root can install them. Run this line, then the same command again:
-apt-get update && apt-get install -y --no-install-recommends ${packages% }"
-    fi
+# The packages of the groups given, installed as root, by sudo, or by the reader, for whom it waits on a terminal.
+system_packages() {
+  local packages count
+  packages=$([ "${MESH_SKIP_APT:-0}" = 1 ] || missing_packages "$1")
+  packages=${packages% }
+  count=$(wc -w <<<"$packages")
+  if [ "$count" = 0 ]; then
+    step "system packages" true
+  elif [ "$(id -u)" = 0 ]; then
+    step "system packages ($count missing)" apt_install "" "$packages"
+  elif may_sudo "$count"; then
+    step "system packages ($count missing)" apt_install sudo "$packages"
+  else
+    say "
+  $count system packages are missing, and only root may install them. Type this as root:
+
+    apt-get update && apt-get install -y --no-install-recommends $packages
+"
+    await_packages "$1"
   fi
-  "${as_root[@]}" apt-get update -q
+}
+
+# Whether sudo may be used; on a terminal it may ask for the password.
+may_sudo() {
+  command -v sudo >/dev/null || return 1
+  sudo -n true 2>/dev/null && return 0
+  [ -t 0 ] && [ -t 2 ] || return 1
+  say "  $1 system packages are missing; sudo installs them:"
+  sudo -v
+}
+
+await_packages() {
+  if [ ! -t 0 ] || [ ! -t 2 ]; then
+    say "  Then run the same command again."
+    exit 2
+  fi
+  say "  Set-up goes on by itself when they are there. (Ctrl-C ends it; the same command goes on later.)"
+  step "system packages" wait_until_installed "$1"
+}
+
+wait_until_installed() {
+  while [ -n "$(missing_packages "$1")" ]; do sleep 1; done
+}
+
+# apt_install PREFIX PACKAGES: PREFIX is sudo or empty.
+apt_install() {
   # shellcheck disable=SC2086
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $packages
+  $1 apt-get update -q && $1 env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $2
 }
 
 # install_wheels NAME: the packages of deploy/NAME.lock, once per content of that file.

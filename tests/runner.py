@@ -49,15 +49,45 @@ def jobs() -> int:
     return max(1, min(os.cpu_count() or 1, memory_kib // 1_572_864))
 
 
-def run(name: str, command: list[str], environment: dict[str, str] | None = None, timeout: float = 1800) -> tuple[int, str]:
+class Progress:
+    """How far a build is by its log: on a terminal one line that changes, else a line every 20 seconds."""
+
+    def __init__(self, name: str, log: pathlib.Path):
+        self.name, self.log, self.began, self.shown = name, log, time.monotonic(), 0.0
+
+    def show(self) -> None:
+        seconds = time.monotonic() - self.began
+        terminal = sys.stdout.isatty()
+        if seconds - self.shown < (0.5 if terminal else 20):
+            return
+        self.shown = seconds
+        with self.log.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - 4096))
+            steps = re.findall(rb"^\[(\d+)/(\d+)\]", log.read(), re.M)
+        done = f"{int(steps[-1][0])} of {int(steps[-1][1])}, " if steps else ""
+        text = f"  … {self.name}: {done}{seconds:.0f} s"
+        print(f"\r{text}\033[K" if terminal else text, end="" if terminal else "\n", flush=True)
+
+    def end(self) -> None:
+        if sys.stdout.isatty():
+            print("\r\033[K", end="", flush=True)
+
+
+def run(name: str, command: list[str], environment: dict[str, str] | None = None, timeout: float = 1800, is_build: bool = False) -> tuple[int, str]:
     """Runs `command` with its output in a log; returns the exit code and the output."""
     LOGS.mkdir(parents=True, exist_ok=True)
     log = LOGS / f"test-{re.sub('[^A-Za-z0-9]+', '-', name)}.log"
     with log.open("wb") as out:
+        progress = Progress(name, log) if is_build else None
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                                   env={**os.environ, **SANITIZER_ENVIRONMENT, **(environment or {})})
         try:
-            code = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-                                  env={**os.environ, **SANITIZER_ENVIRONMENT, **(environment or {})}, timeout=timeout).returncode
-        except subprocess.TimeoutExpired:
+            code = wait(process, timeout, progress)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        if code is None:
             out.write(f"\nstopped after {timeout:.0f} s\n".encode())
             code = 124
     text = log.read_text(errors="replace")
@@ -66,12 +96,31 @@ def run(name: str, command: list[str], environment: dict[str, str] | None = None
     return code, text
 
 
+def wait(process: subprocess.Popen, timeout: float, progress: Progress | None) -> int | None:
+    """The exit code; None when the time is over."""
+    if progress is None:
+        try:
+            return process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+    until = time.monotonic() + timeout
+    while time.monotonic() < until:
+        try:
+            return process.wait(0.2)
+        except subprocess.TimeoutExpired:
+            progress.show()
+        finally:
+            if process.returncode is not None:
+                progress.end()
+    return None
+
+
 def build(preset: str, *options: str, targets: tuple[str, ...] = ()) -> bool:
     began = time.monotonic()
     code, _ = run(f"configure-{preset}", ["cmake", "--preset", preset, "-DMESH_TESTS=ON", *options])
     if code == 0:
         arguments = ["--target", *targets] if targets else []
-        code, _ = run(f"build-{preset}", ["nice", "cmake", "--build", f"build/{preset}", "-j", str(jobs()), *arguments], timeout=3000)
+        code, _ = run(f"build-{preset}", ["nice", "cmake", "--build", f"build/{preset}", "-j", str(jobs()), *arguments], timeout=3000, is_build=True)
     print(f"  built {preset} in {time.monotonic() - began:.0f} s" if code == 0 else f"  {preset} does not build", flush=True)
     return code == 0
 
