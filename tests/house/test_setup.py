@@ -1,0 +1,71 @@
+"""What deploy/setup tells its reader: the one line for root, and how far a build is."""
+import os
+import pathlib
+import pty
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+LINE = "    apt-get update && apt-get install -y --no-install-recommends libfoo-dev libbar-dev\n"
+# An ordinary user without sudo, on a system that lacks two packages until somebody makes the file `installed`.
+STAGE = f"""
+source {ROOT}/deploy/lib.sh
+id() {{ echo 1000; }}
+may_sudo() {{ return 1; }}
+missing_packages() {{ [ -e installed ] || printf 'libfoo-dev libbar-dev '; }}
+system_packages programs
+step "the next step" true
+"""
+
+
+class Setup(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="meshnet-test-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def bash(self, script: str) -> subprocess.CompletedProcess:
+        return subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+
+    def test_without_a_terminal_it_says_what_root_must_type_once_and_ends(self):
+        ran = self.bash(STAGE)
+        self.assertEqual((ran.returncode, ran.stdout), (2, ""))
+        self.assertEqual(ran.stderr.count(LINE), 1)
+        self.assertIn("Then run the same command again", ran.stderr)
+        self.assertNotIn("failed", ran.stderr)
+        self.assertNotIn("the next step", ran.stderr)
+
+    def test_on_a_terminal_it_goes_on_when_the_packages_are_there(self):
+        ours, theirs = pty.openpty()
+        setup = subprocess.Popen(["bash", "-euo", "pipefail", "-c", STAGE], cwd=self.folder, stdin=theirs, stdout=theirs, stderr=theirs)
+        self.addCleanup(setup.kill)
+        os.close(theirs)
+        text = b""
+        while "… system packages".encode() not in text:
+            text += os.read(ours, 4096)
+        self.assertEqual(text.replace(b"\r\n", b"\n").count(LINE.encode()), 1)
+        (self.folder / "installed").touch()
+        while "✓ the next step".encode() not in text:
+            text += os.read(ours, 4096)
+        self.assertEqual(setup.wait(30), 0)
+        os.close(ours)
+
+    def test_what_must_be_done_first_is_said_without_a_log(self):
+        ran = self.bash(f"source {ROOT}/deploy/lib.sh; step 'check this machine' usage 'free some space'")
+        self.assertEqual((ran.returncode, ran.stderr), (2, "meshnet: free some space\n"))
+
+    def test_a_step_that_fails_shows_the_end_of_its_log(self):
+        ran = self.bash(f"source {ROOT}/deploy/lib.sh; step 'fetch' bash -c 'echo no network; exit 1'")
+        self.assertEqual(ran.returncode, 1)
+        self.assertIn("✗ fetch failed", ran.stderr)
+        self.assertIn("no network", ran.stderr)
+
+    def test_a_build_says_how_many_of_its_steps_are_done(self):
+        ran = self.bash(f"source {ROOT}/deploy/lib.sh; printf '[1/300] a.cc\\n[12/345] b.cc\\nwarning\\n' >log; done_of_total log")
+        self.assertEqual(ran.stdout, "12 of 345, \n")
+        self.assertEqual(self.bash(f"source {ROOT}/deploy/lib.sh; echo fetching >log; done_of_total log").stdout, "")
+
+
+if __name__ == "__main__":
+    unittest.main()
