@@ -94,11 +94,15 @@ void declare_node_settings(config::Settings& settings, NodeSettings& values) {
                      "most memory for weights and caches; auto: what is free less 1 GiB")
       .optional_size("prefix-cache-memory", values.prefix_cache_memory,
                      "of it, for prompts kept for later sessions; 0: none are kept; auto: an eighth")
+      .optional_size(
+          "spill-memory", values.spill_memory,
+          "host memory for caches of sessions that others' turn pushes off a GPU; 0: none are; auto: a "
+          "quarter of what is free less 1 GiB with a GPU, 0 with a CPU")
       .integer("threads", values.threads, 0, 1024, "CPU threads of a step; 0: cores divided by programs")
       .choice("device", values.device, {"auto", "cpu", "cuda"}, "where layers run")
       .choice("dtype", values.dtype, {"auto", "bfloat16", "float32"}, "compute type")
       .list("quantization", values.quantization,
-            "what models may be quantised to here, best first: bfloat16 (not at all), int8, nf4")
+            "what models may be quantised to here, best first: bfloat16 (not at all), int8, nf4, fp8")
       .text("cache-dir", values.cache_dir, "where fetched pieces of models are kept")
       .text("data-dir", values.data_dir, "where this node's key and state are kept")
       .secret("join-key", values.join_key, "text that the tracker printed; pins the tracker's key")

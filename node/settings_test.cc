@@ -75,7 +75,7 @@ TEST(NodeSettings, AnUnknownQuantizationIsRefused) {
 
 TEST(NodeSettings, TakesSeveralQuantizations) {
   EXPECT_TRUE(
-      load({"--tracker", "http://127.0.0.1:8070", "--quantization", "nf4,int8,bfloat16"}).complete.ok());
+      load({"--tracker", "http://127.0.0.1:8070", "--quantization", "fp8,nf4,int8,bfloat16"}).complete.ok());
 }
 
 TEST(NodeSettings, AnUnknownFlagIsAUsageError) {

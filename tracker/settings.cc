@@ -76,7 +76,7 @@ void declare_tracker_settings(config::Settings& settings, TrackerSettings& value
       .text("admin-listen", values.admin_listen, "ADDRESS:PORT for metrics and coverage")
       .text("data-dir", values.data_dir, "where this tracker's key, store and hashes are kept")
       .choice("device", values.device, {"auto", "cpu", "cuda"}, "where the head's layers run")
-      .choice("quantization", values.quantization, {"bfloat16", "int8", "nf4"},
+      .choice("quantization", values.quantization, {"bfloat16", "int8", "nf4", "fp8"},
               "what models are quantised to when they are loaded; bfloat16: not at all")
       .choice("dtype", values.dtype, {"auto", "bfloat16", "float32"}, "compute type of the models served")
       .optional_size("memory", values.memory,
@@ -84,6 +84,10 @@ void declare_tracker_settings(config::Settings& settings, TrackerSettings& value
       .optional_size(
           "prefix-cache-memory", values.prefix_cache_memory,
           "of it, for prompts kept for later sessions; 0: none are kept, here or at nodes; auto: an eighth")
+      .optional_size(
+          "spill-memory", values.spill_memory,
+          "host memory for caches of sessions that others' turn pushes off a GPU; 0: none are; auto: a "
+          "quarter of what is free less 1 GiB with a GPU, 0 with a CPU")
       .integer("threads", values.threads, 0, 1024, "CPU threads of a step; 0: cores divided by programs")
       .custom(
           "head-layers", "auto",

@@ -125,6 +125,17 @@ StatusOr<std::string_view> Checkpoint::slice(std::string_view tensor, std::uint6
   return opened->map(found, begin, length);
 }
 
+void Checkpoint::read_ahead(std::string_view tensor, std::uint64_t begin, std::uint64_t length) {
+  const auto found = info(tensor);
+  if (!found.ok() || begin >= found->bytes) return;
+  // To map it is to let it be read.
+  (void)slice(tensor, begin, std::min(length, found->bytes - begin));
+}
+
+std::optional<std::uint64_t> Checkpoint::made_of(std::string_view) const {
+  return std::nullopt;
+}
+
 void Checkpoint::release(std::string_view span) {
   const std::lock_guard lock(mutex_);
   for (const auto& [path, file] : mapped_) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,8 +37,14 @@ class Checkpoint {
   /// Bytes [begin, begin + length) of the tensor: rows for a rank, an embedding's row.
   virtual StatusOr<std::string_view> slice(std::string_view tensor, std::uint64_t begin,
                                            std::uint64_t length);
+  /// Lets the disk read bytes [begin, begin + length), or as many as there are, and returns at once. For what
+  /// slice() will be asked for soon; does nothing where that fails.
+  virtual void read_ahead(std::string_view tensor, std::uint64_t begin, std::uint64_t length);
   /// Drops the resident pages of a span that tensor() or slice() gave.
   virtual void release(std::string_view span);
+  /// Of a checkpoint of made-up weights: what this tensor's values are made of. A device may make others of
+  /// the same distribution instead of reading these. Nothing: weights are real.
+  virtual std::optional<std::uint64_t> made_of(std::string_view tensor) const;
   /// Bytes of all mappings resident in this process.
   StatusOr<std::uint64_t> resident_bytes();
 

@@ -61,7 +61,7 @@ struct CatalogueEntry {
   ModelIdentity model;
   std::string name;          ///< what clients call it
   std::string model_type;    ///< HuggingFace's `model_type`
-  std::string quantization;  ///< "bfloat16", later "int8", "nf4"
+  std::string quantization;  ///< "bfloat16", "int8", "nf4" or "fp8"
   std::string compute_type;  ///< "float32" or "bfloat16"
   std::uint32_t layer_count = 0;
   std::uint32_t hidden_size = 0;

@@ -93,8 +93,8 @@ struct LoadProgress {
   std::uint64_t bytes_done = 0;  ///< of this phase
   std::uint64_t bytes_total = 0;
 };
-/// Called on the loading thread. False cancels the load (StatusCode::kCancelled), while packing after each
-/// tensor.
+/// Called on the thread that called load(). False cancels the load (StatusCode::kCancelled), while packing
+/// after the pieces under way.
 using ProgressCallback = std::function<bool(const LoadProgress&)>;
 
 struct ShardNeeds {
@@ -236,15 +236,6 @@ class Engine {
   virtual StatusOr<std::shared_ptr<const Shard>> load(hub::Checkpoint& checkpoint,
                                                       const ModelIdentity& identity, const ShardSpec& spec,
                                                       const ProgressCallback& progress) = 0;
-
-  /// A shard without a checkpoint, for measurements: random weights of the model that a config.json
-  /// describes, a function of `seed`. The errors of load(); kFailedPrecondition where an engine has none.
-  virtual StatusOr<std::shared_ptr<const Shard>> make_synthetic(std::string_view /*config_json*/,
-                                                                const ModelIdentity& /*identity*/,
-                                                                const ShardSpec& /*spec*/,
-                                                                std::uint64_t /*seed*/) {
-    return error(StatusCode::kFailedPrecondition, "this engine makes no synthetic weights");
-  }
 
   /// Reserves the KV blocks of `max_positions` tokens. kResourceExhausted with needed and free bytes.
   virtual StatusOr<CacheId> open_cache(const std::shared_ptr<const Shard>& shard, const LayerRange& range,

@@ -85,7 +85,7 @@ int bench(int argc, const char* const* argv) {
                     versions());
   engine.declare(settings);
   settings.list("shape", wanted, "models whose layers are measured, by name or config.json")
-      .list("quantization", quantizations, "of the weights: bfloat16, int8, nf4")
+      .list("quantization", quantizations, "of the weights: bfloat16, int8, nf4, fp8")
       .number("seconds", seconds, 1, 3600, "nothing is begun after this time")
       .flag("json", json, "one JSON object instead of text")
       .text("data-dir", data_dir, "where the node that joins from here finds the figures");
@@ -124,7 +124,7 @@ int compare_command(int argc, const char* const* argv) {
   settings.text("model", model, "PATH_OR_ID[@REVISION] of the model")
       .text("golden", golden,
             "SafeTensors file of the reference's values (tests/golden/README.md, operations)")
-      .text("quantization", quantization, "of the weights: bfloat16, int8, nf4")
+      .text("quantization", quantization, "of the weights: bfloat16, int8, nf4, fp8")
       .number("tolerance", tolerance, 0, 1e9,
               "most normalised mean square error of a row; 0: 1e-8 in float32, 1e-3 else");
   if (const auto code = read_flags(settings, argc, argv)) return *code;

@@ -1,7 +1,6 @@
 // A model of random weights on one GPU: decode for several numbers of sessions and contexts, prefill for
 // several chunks, as shares of the GPU's read rate, KV bytes counted, measured in the same run. gpu_bench
-// --config FILE [--path graphs]
-// [--only decode,long,prefill] [--rounds 5] [--json]
+// --config FILE [--path graphs] [--quantization bfloat16] [--only decode,long,prefill] [--rounds 5] [--json]
 
 #include <fmt/format.h>
 
@@ -12,6 +11,7 @@
 #include <iterator>
 
 #include "node/engine/engine.h"
+#include "node/engine/weights/synthetic_checkpoint.h"
 #include "tests/bench/gpu_limits.h"
 
 namespace mesh::bench {
@@ -19,7 +19,7 @@ namespace {
 using namespace engine;
 
 struct Settings {
-  std::string config, path = "graphs", library;
+  std::string config, quantization = "bfloat16", path = "graphs", library;
   std::vector<std::string> only{"decode", "long", "prefill"};
   std::vector<std::size_t> sessions{1, 16, 64};
   int rounds = 5;
@@ -114,9 +114,10 @@ class Bench {
   Bench(const Settings& settings, Engine& engine, std::shared_ptr<const Shard> shard, GpuReadLimit& limit)
       : settings_(settings), engine_(engine), shard_(std::move(shard)), limit_(limit) {
     const ModelProfile& profile = shard_->profile();
-    for (const PartSize& layer : profile.layers)
-      weight_bytes_ += static_cast<double>(layer.bytes(WeightFormat::kBfloat16));
-    weight_bytes_ += static_cast<double>(profile.head.bytes(WeightFormat::kBfloat16));
+    const WeightFormat format =
+        profile.matrix_format(WeightFormat::kBfloat16, must(parse_quantization(settings.quantization)));
+    for (const PartSize& layer : profile.layers) weight_bytes_ += static_cast<double>(layer.bytes(format));
+    weight_bytes_ += static_cast<double>(profile.head.bytes(format));
     kv_bytes_ =
         static_cast<double>(profile.kv_bytes_per_token({0, profile.layer_count()}, WeightFormat::kBfloat16));
   }
@@ -199,8 +200,10 @@ void run(const Settings& settings) {
                                            .cuda_library = settings.library,
                                            .cuda_path = must(parse_cuda_path(settings.path))}));
   const ModelProfile profile = must(read_model_profile(config));
+  const auto weights = must(synthetic_checkpoint(settings.config, config, 1));
+  const Quantization quantization = must(parse_quantization(settings.quantization));
   const auto shard =
-      must(engine->make_synthetic(config, {}, shard_of(profile, {0, profile.layer_count()}), 1));
+      must(engine->load(*weights, {}, shard_of(profile, {0, profile.layer_count()}, quantization), {}));
   Bench bench(settings, *engine, shard, *limit);
   for (int i = 0; i < 5; ++i) limit->pass();
   const auto wanted = [&](const char* what) {
@@ -229,7 +232,9 @@ int main(int argc, char** argv) {
   app.add_option("--config", settings.config, "config.json of the model")
       ->required()
       ->check(CLI::ExistingFile);
+  app.add_option("--quantization", settings.quantization, "bfloat16, int8, nf4 or fp8");
   app.add_option("--path", settings.path, "graphs, launches, portable or eager");
+  app.add_option("--quantization", settings.quantization, "bfloat16, int8, nf4 or fp8");
   app.add_option("--cuda-library", settings.library, "libmeshnet_cuda.so, if not beside the program");
   app.add_option("--only", settings.only, "decode, long, prefill")->delimiter(',');
   app.add_option("--sessions", settings.sessions, "Sessions that decode together")->delimiter(',');

@@ -13,7 +13,6 @@
 #include "node/engine/exec/workspace.h"
 #include "node/engine/weights/memory_budget.h"
 #include "node/engine/weights/shard_loader.h"
-#include "node/engine/weights/synthetic_shard.h"
 
 namespace mesh::engine {
 namespace {
@@ -61,15 +60,6 @@ class LocalEngine final : public Engine {
     MESH_RETURN_IF_ERROR(set_aside(working_bytes(decoder_of(*plan))));
     MESH_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedShard> shard,
                           load_shard(load, checkpoint, *plan, progress));
-    return std::shared_ptr<const Shard>(std::move(shard));
-  }
-
-  StatusOr<std::shared_ptr<const Shard>> make_synthetic(std::string_view config_json,
-                                                        const ModelIdentity& identity, const ShardSpec& spec,
-                                                        std::uint64_t seed) override {
-    MESH_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedShard> shard,
-                          synthetic_shard(context(), config_json, identity, spec, seed));
-    MESH_RETURN_IF_ERROR(set_aside(working_bytes(*shard->decoder)));
     return std::shared_ptr<const Shard>(std::move(shard));
   }
 

@@ -3,7 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "node/engine/models/arch/arch.h"
-#include "node/engine/models/config_checks.h"
+#include "node/engine/models/quantization_config.h"
 
 namespace mesh::engine {
 namespace {
@@ -43,7 +43,10 @@ StatusOr<DecoderSpec> read_decoder_spec(std::string_view config_json) {
     if (family.model_type != *model_type) continue;
     auto spec = family.read(view);
     if (!spec.ok()) return with_context(spec.status(), fmt::format("config.json ({})", *model_type));
-    MESH_ASSIGN_OR_RETURN(spec->profile.stored_quantization, stored_quantization(view));
+    auto stored = read_stored_weights(view);
+    if (!stored.ok()) return with_context(stored.status(), fmt::format("config.json ({})", *model_type));
+    spec->profile.stored_quantization = stored->quantization;
+    spec->kept_modules = std::move(stored->kept);
     finish_profile(*spec);
     return spec;
   }

@@ -41,32 +41,7 @@ Status refuse_keys(const json::View& config, std::initializer_list<std::string_v
   return absl::OkStatus();
 }
 
-StatusOr<Quantization> stored_quantization(const json::View& config) {
-  MESH_ASSIGN_OR_RETURN(const std::optional<json::View> quantised, config.find("quantization_config"));
-  if (!quantised) return Quantization::kNone;
-  MESH_ASSIGN_OR_RETURN(const std::string method, quantised->get_or<std::string>("quant_method", "unnamed"));
-  if (method != "bitsandbytes") {
-    return quantised->error(
-        fmt::format("weights quantised with \"{}\" are not supported; use a bfloat16, float16 or float32 "
-                    "checkpoint, or one of bitsandbytes",
-                    method));
-  }
-  MESH_ASSIGN_OR_RETURN(const bool eight, quantised->get_or<bool>("load_in_8bit", false));
-  if (eight) return Quantization::kInt8;
-  MESH_ASSIGN_OR_RETURN(const std::string type, quantised->get_or<std::string>("bnb_4bit_quant_type", "fp4"));
-  MESH_ASSIGN_OR_RETURN(const std::string unit,
-                        quantised->get_or<std::string>("bnb_4bit_quant_storage", "uint8"));
-  if (type != "nf4" || unit != "uint8") {
-    return quantised->error(
-        fmt::format("bitsandbytes weights of type {} stored as {} are not supported; "
-                    "supported are int8, and nf4 stored as uint8",
-                    type, unit));
-  }
-  return Quantization::kNf4;
-}
-
 Status refuse_foreign_keys(const json::View& config) {
-  MESH_RETURN_IF_ERROR(stored_quantization(config).status());
   return refuse_keys(config, {"attn_logit_softcapping",
                               "final_logit_softcapping",
                               "embedding_multiplier",

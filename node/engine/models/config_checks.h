@@ -11,12 +11,8 @@ namespace mesh::engine {
 /// An error that names the first of `keys` whose value is neither absent, null, false, 0, 1 nor empty: a
 /// change of the mathematics that the family does not know.
 Status refuse_keys(const json::View& config, std::initializer_list<std::string_view> keys);
-/// refuse_keys() for what no family here knows (softcaps, multipliers, experts, …), and every
-/// quantization_config that stored_quantization() refuses.
+/// refuse_keys() for what no family here knows (softcaps, multipliers, experts, …).
 Status refuse_foreign_keys(const json::View& config);
-
-/// What quantization_config says; kNone when absent. Known are bitsandbytes' int8 and nf4.
-StatusOr<Quantization> stored_quantization(const json::View& config);
 
 /// An integer in [1, high]; an error when absent.
 StatusOr<std::uint32_t> size_field(const json::View& config, std::string_view key, std::uint32_t high);

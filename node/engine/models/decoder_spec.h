@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "node/engine/models/model_profile.h"
+#include "node/engine/models/quantization_config.h"
 
 namespace mesh::engine {
 
@@ -90,6 +91,11 @@ struct DecoderSpec {
   std::vector<std::string> prefixes;
   /// Names that may be left unread, with or without prefix: an exact name, or "*" + suffix.
   std::vector<std::string> ignorable;
+  /// Of a checkpoint that is quantised itself; with prefixes.
+  KeptModules kept_modules;
+
+  /// Whether `source`, a module's weight, is of a module that the checkpoint keeps as it is.
+  bool keeps(const TensorSource& source) const;
 };
 
 /// Fills `profile` from the plans and checks that they agree with each other (a programmer's error if not).

@@ -1,7 +1,7 @@
 #include "node/engine/models/model_profile.h"
 
 #include <algorithm>
-
+#include <array>
 #include <numeric>
 
 #include "common/base/check.h"
@@ -11,6 +11,9 @@ namespace mesh::engine {
 namespace {
 
 constexpr std::uint64_t kNf4Block = 64;
+constexpr std::uint64_t kFp8Group = 128;
+constexpr std::array kQuantizations = {Quantization::kNone, Quantization::kInt8, Quantization::kNf4,
+                                       Quantization::kFp8};
 
 std::uint64_t value_bytes(WeightFormat format) {
   return format == WeightFormat::kBfloat16 ? 2 : 4;
@@ -23,22 +26,37 @@ std::uint64_t nf4_bytes(std::uint64_t out, std::uint64_t in) {
   return out * (in / 2 + in / std::gcd(in, kNf4Block) * sizeof(float));
 }
 
+std::uint64_t fp8_bytes(std::uint64_t out, std::uint64_t in) {
+  return out * (in + in / std::gcd(in, kFp8Group) * sizeof(float));
+}
+
 std::uint64_t values_of(const TensorSource& source) {
   std::uint64_t values = 1;
   for (const std::uint64_t extent : source.shape) values *= extent;
   return values;
 }
 
-void add(const MatrixPlan& plan, bool stored, PartSize& size) {
+/// bfloat16 under every quantization.
+void add_plain(std::uint64_t values, PartSize& size) {
+  size.matrix_values += values;
+  size.int8_bytes += 2 * values;
+  size.nf4_bytes += 2 * values;
+  size.fp8_bytes += 2 * values;
+}
+
+void add(const MatrixPlan& plan, const DecoderSpec& spec, PartSize& size) {
   std::uint64_t values = 0;
   for (const TensorSource& source : plan.weights) values += values_of(source);
   MESH_CHECK(values == plan.in * plan.out);
   MESH_CHECK(plan.biases.empty() || plan.biases.size() == plan.weights.size());
+  for (const TensorSource& source : plan.biases) size.vector_values += values_of(source);
+  const bool stored = spec.profile.stored_quantization != Quantization::kNone;
+  if (stored && spec.keeps(plan.weights[0])) return add_plain(values, size);
   size.matrix_values += values;
   size.int8_bytes += int8_bytes(plan.out, plan.in);
   const bool whole_blocks = plan.in % kNf4Block == 0;
   size.nf4_bytes += stored || whole_blocks ? nf4_bytes(plan.out, plan.in) : int8_bytes(plan.out, plan.in);
-  for (const TensorSource& source : plan.biases) size.vector_values += values_of(source);
+  size.fp8_bytes += fp8_bytes(plan.out, plan.in);
 }
 
 void add(const NormPlan& plan, PartSize& size) {
@@ -46,23 +64,24 @@ void add(const NormPlan& plan, PartSize& size) {
   if (plan.bias) size.vector_values += values_of(*plan.bias);
 }
 
-/// A table [rows, H]: INT8 rows when `quantised`, else bfloat16.
+/// A table [rows, H]: INT8 or FP8 rows when `quantised`, else bfloat16.
 void add_table(const TensorSource& source, bool quantised, PartSize& size) {
-  const std::uint64_t values = values_of(source);
-  const std::uint64_t bytes = quantised ? int8_bytes(source.shape[0], source.shape[1]) : 2 * values;
+  const std::uint64_t values = values_of(source), rows = source.shape[0], in = source.shape[1];
+  if (!quantised) return add_plain(values, size);
   size.matrix_values += values;
-  size.int8_bytes += bytes;
-  size.nf4_bytes += bytes;
+  size.int8_bytes += int8_bytes(rows, in);
+  size.nf4_bytes += int8_bytes(rows, in);
+  size.fp8_bytes += fp8_bytes(rows, in);
 }
 
-PartSize size_of(const LayerPlan& plan, bool stored) {
+PartSize size_of(const LayerPlan& plan, const DecoderSpec& spec) {
   PartSize size;
   for (const NormPlan* norm : {&plan.attention_norm, &plan.mlp_norm}) add(*norm, size);
   for (const std::optional<NormPlan>* norm : {&plan.query_norm, &plan.key_norm}) {
     if (*norm) add(**norm, size);
   }
   for (const MatrixPlan* matrix : {&plan.qkv, &plan.attention_out, &plan.mlp_in, &plan.mlp_out})
-    add(*matrix, stored, size);
+    add(*matrix, spec, size);
   return size;
 }
 
@@ -76,6 +95,8 @@ std::string_view to_string(WeightFormat format) {
       return "int8";
     case WeightFormat::kNf4:
       return "nf4";
+    case WeightFormat::kFp8:
+      return "fp8";
     case WeightFormat::kBfloat16:
       break;
   }
@@ -83,16 +104,24 @@ std::string_view to_string(WeightFormat format) {
 }
 
 std::string_view to_string(Quantization quantization) {
-  return quantization == Quantization::kInt8  ? "int8"
-         : quantization == Quantization::kNf4 ? "nf4"
-                                              : "bfloat16";
+  switch (quantization) {
+    case Quantization::kInt8:
+      return "int8";
+    case Quantization::kNf4:
+      return "nf4";
+    case Quantization::kFp8:
+      return "fp8";
+    case Quantization::kNone:
+      break;
+  }
+  return "bfloat16";
 }
 
 StatusOr<Quantization> parse_quantization(std::string_view name) {
-  for (const Quantization known : {Quantization::kNone, Quantization::kInt8, Quantization::kNf4}) {
+  for (const Quantization known : kQuantizations) {
     if (name == to_string(known)) return known;
   }
-  return error(StatusCode::kInvalidArgument, "\"{}\" is no quantization; known are bfloat16, int8, nf4",
+  return error(StatusCode::kInvalidArgument, "\"{}\" is no quantization; known are bfloat16, int8, nf4, fp8",
                name);
 }
 
@@ -103,9 +132,16 @@ StatusOr<WeightFormat> parse_weight_format(std::string_view name) {
 }
 
 std::uint64_t PartSize::matrix_bytes(WeightFormat format) const {
-  if (format == WeightFormat::kInt8) return int8_bytes;
-  if (format == WeightFormat::kNf4) return nf4_bytes;
-  return matrix_values * value_bytes(format);
+  switch (format) {
+    case WeightFormat::kInt8:
+      return int8_bytes;
+    case WeightFormat::kNf4:
+      return nf4_bytes;
+    case WeightFormat::kFp8:
+      return fp8_bytes;
+    default:
+      return matrix_values * value_bytes(format);
+  }
 }
 
 std::uint64_t PartSize::bytes(WeightFormat format) const {
@@ -128,8 +164,16 @@ StatusOr<Quantization> ModelProfile::quantization(Quantization asked) const {
 }
 
 WeightFormat ModelProfile::matrix_format(WeightFormat compute, Quantization quantization) const {
-  if (quantization == Quantization::kInt8) return WeightFormat::kInt8;
-  if (quantization == Quantization::kNf4) return WeightFormat::kNf4;
+  switch (quantization) {
+    case Quantization::kInt8:
+      return WeightFormat::kInt8;
+    case Quantization::kNf4:
+      return WeightFormat::kNf4;
+    case Quantization::kFp8:
+      return WeightFormat::kFp8;
+    case Quantization::kNone:
+      break;
+  }
   return stated_dtype == "bfloat16" ? WeightFormat::kBfloat16 : compute;
 }
 
@@ -149,6 +193,14 @@ std::uint64_t ModelProfile::kv_bytes_per_token(const LayerRange& range, WeightFo
   return values * value_bytes(format);
 }
 
+bool DecoderSpec::keeps(const TensorSource& source) const {
+  if (kept_modules.empty()) return false;
+  const std::string module = source.name.substr(0, source.name.rfind(".weight"));
+  if (!source.prefixed) return kept_modules.contains(module);
+  return std::ranges::any_of(
+      prefixes, [&](const std::string& prefix) { return kept_modules.contains(prefix + module); });
+}
+
 void finish_profile(DecoderSpec& spec) {
   MESH_CHECK(spec.layers.size() == spec.layer_plans.size());
   ModelProfile& profile = spec.profile;
@@ -158,7 +210,7 @@ void finish_profile(DecoderSpec& spec) {
   profile.layers.clear();
   profile.split_points = {0};
   for (const LayerPlan& plan : spec.layer_plans) {
-    PartSize size = size_of(plan, stored);
+    PartSize size = size_of(plan, spec);
     size.kv_values = std::uint64_t{2} * spec.kv_heads * spec.head_dim;
     profile.layers.push_back(size);
     profile.split_points.push_back(profile.layer_count());

@@ -10,9 +10,9 @@
 
 namespace mesh::engine {
 
-/// How the matrices of a shard lie in memory. Norm weights and biases are float32 in every format. kInt8 and
-/// kNf4: the layers' matrices (docs/engine-contract.md says what becomes of the others).
-enum class WeightFormat : std::uint8_t { kBfloat16, kFloat32, kInt8, kNf4 };
+/// How the matrices of a shard lie in memory. Norm weights and biases are float32 in every format. kInt8,
+/// kNf4, kFp8: the layers' matrices (docs/engine-contract.md says what becomes of the others).
+enum class WeightFormat : std::uint8_t { kBfloat16, kFloat32, kInt8, kNf4, kFp8 };
 
 /// Reads "bfloat16" or "float32", what can be computed with; an error lists both.
 StatusOr<WeightFormat> parse_weight_format(std::string_view name);
@@ -20,9 +20,9 @@ std::string_view to_string(WeightFormat format);
 
 /// What a model's weights are quantised to, as settings, directives and identities name it. "bfloat16" means
 /// that they are not: they are kept as the compute type says.
-enum class Quantization : std::uint8_t { kNone, kInt8, kNf4 };
+enum class Quantization : std::uint8_t { kNone, kInt8, kNf4, kFp8 };
 
-/// Reads "bfloat16", "int8" or "nf4"; an error lists them.
+/// Reads "bfloat16", "int8", "nf4" or "fp8"; an error lists them.
 StatusOr<Quantization> parse_quantization(std::string_view name);
 std::string_view to_string(Quantization quantization);
 
@@ -31,7 +31,7 @@ struct PartSize {
   std::uint64_t matrix_values = 0;  ///< stored in the weight format
   std::uint64_t vector_values = 0;  ///< norm weights, biases: always float32
   std::uint64_t kv_values = 0;  ///< KV cache values per token (keys and values together); 0 outside of layers
-  std::uint64_t int8_bytes = 0, nf4_bytes = 0;  ///< of the matrices when the model is kInt8 or kNf4
+  std::uint64_t int8_bytes = 0, nf4_bytes = 0, fp8_bytes = 0;  ///< of the matrices when the model is that
 
   std::uint64_t matrix_bytes(WeightFormat format) const;
   std::uint64_t bytes(WeightFormat format) const;
@@ -52,7 +52,7 @@ struct ModelProfile {
       split_points;  ///< layer borders where the model may be cut, ascending, 0 and N among them
   /// Data type that config.json states for the weights on disk ("bfloat16", "float16", "float32"), or empty.
   std::string stated_dtype;
-  /// What the checkpoint itself is quantised to (bitsandbytes).
+  /// What the checkpoint itself is quantised to.
   Quantization stored_quantization = Quantization::kNone;
 
   std::uint32_t layer_count() const { return static_cast<std::uint32_t>(layers.size()); }

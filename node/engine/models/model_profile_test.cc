@@ -86,6 +86,24 @@ TEST(ModelProfile, CountsQuantisedBytesAsByHand) {
     EXPECT_EQ(profile->head.bytes(format), 100u * (64 + 4) + 64 * 4);
   }
   EXPECT_EQ(profile->matrix_format(WeightFormat::kFloat32, Quantization::kNf4), WeightFormat::kNf4);
+  // FP8: a scale for each gcd(in, 128): 64, 32 and 16.
+  EXPECT_EQ(profile->layers[0].bytes(WeightFormat::kFp8),
+            rows * (64 + 4) + 64 * (32 + 4) + 64 * (48 + 3 * 4) + 2 * 64 * 4);
+  EXPECT_EQ(profile->embedding.bytes(WeightFormat::kFp8), 100u * 64 * 2);
+  EXPECT_EQ(profile->head.bytes(WeightFormat::kFp8), 100u * (64 + 4) + 64 * 4);
+  EXPECT_EQ(profile->matrix_format(WeightFormat::kFloat32, Quantization::kFp8), WeightFormat::kFp8);
+}
+
+TEST(ModelProfile, ModulesThatACheckpointKeepsCountAsBfloat16) {
+  json::Object config{{"quant_method", "fp8"}, {"modules_to_not_convert", {"model.layers.1.mlp", "lm_head"}}};
+  const auto profile = read_model_profile(text(with(base("llama"), "quantization_config", config)));
+  ASSERT_TRUE(profile.ok());
+  EXPECT_EQ(profile->stored_quantization, Quantization::kFp8);
+  const std::uint64_t attention = (64 + 32) * (32 + 4), norms = 2 * 32 * 4;
+  EXPECT_EQ(profile->layers[0].bytes(WeightFormat::kFp8),
+            attention + 96 * (32 + 4) + 32 * (48 + 3 * 4) + norms);
+  EXPECT_EQ(profile->layers[1].bytes(WeightFormat::kFp8), attention + 3 * 48 * 32 * 2 + norms);
+  EXPECT_EQ(profile->head.bytes(WeightFormat::kFp8), 100u * 32 * 2 + 32 * 4);
 }
 
 TEST(ModelProfile, KnowsWhatACheckpointIsQuantisedTo) {

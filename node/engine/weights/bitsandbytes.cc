@@ -103,7 +103,7 @@ bool is_quantised(const safetensors::TensorInfo& info, Quantization stored) {
 
 std::vector<std::string> names_beside(std::string_view weight, Quantization stored) {
   if (stored == Quantization::kInt8) return {scales_name(weight), std::string(weight) + "_format"};
-  if (stored == Quantization::kNone) return {};
+  if (stored != Quantization::kNf4) return {};
   std::vector<std::string> names;
   for (const std::string_view name :
        {std::string_view("absmax"), std::string_view("quant_map"), kState, std::string_view("nested_absmax"),
@@ -113,9 +113,9 @@ std::vector<std::string> names_beside(std::string_view weight, Quantization stor
   return names;
 }
 
-StatusOr<Found> find(hub::Checkpoint& checkpoint, const std::string& weight, Quantization stored,
-                     const std::vector<std::uint64_t>& shape) {
-  Found found;
+StatusOr<FoundTensor> find(hub::Checkpoint& checkpoint, const std::string& weight, Quantization stored,
+                           const std::vector<std::uint64_t>& shape) {
+  FoundTensor found;
   MESH_ASSIGN_OR_RETURN(const safetensors::TensorInfo info, checkpoint.info(weight));
   const std::uint64_t values = shape[0] * shape[1];
   const std::vector<std::uint64_t> turned{shape[1], shape[0]};

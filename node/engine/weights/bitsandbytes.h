@@ -21,14 +21,10 @@ bool is_quantised(const safetensors::TensorInfo& info, Quantization stored);
 /// Every name that may stand beside the tensor `weight`.
 std::vector<std::string> names_beside(std::string_view weight, Quantization stored);
 
-/// A tensor for which is_quantised() holds, with all that belongs to it; `problem` says what does not fit.
-struct Found {
-  StoredTensor tensor;
-  std::string problem;
-};
-/// From headers alone. `shape`: of the matrix, maybe transposed.
-StatusOr<Found> find(hub::Checkpoint& checkpoint, const std::string& weight, Quantization stored,
-                     const std::vector<std::uint64_t>& shape);
+/// A tensor for which is_quantised() holds, with all that belongs to it, from headers alone. `shape`: of the
+/// matrix, maybe transposed.
+StatusOr<FoundTensor> find(hub::Checkpoint& checkpoint, const std::string& weight, Quantization stored,
+                           const std::vector<std::uint64_t>& shape);
 
 /// The scales of an [out, in] matrix that find() found: int8 [out], nf4 one for each 64 of the flattened
 /// matrix. kInvalidArgument when the state is not of such a matrix, or a scale is not finite.

@@ -41,6 +41,13 @@ class Quantiser {
   std::vector<float> scales_;
 };
 
+// 0x7f and 0xff.
+bool has_no_number(const std::uint8_t* codes, std::int64_t count) {
+  bool found = false;
+  for (std::int64_t i = 0; i < count; ++i) found |= (codes[i] & 0x7F) == 0x7F;
+  return found;
+}
+
 }  // namespace
 
 Status quantise_rows(ops::MatrixFormat format, std::string_view bytes, Element element, std::int64_t rows,
@@ -82,6 +89,29 @@ Status append_stored(ops::MatrixFormat format, std::string_view bytes, const std
       spread[static_cast<std::size_t>(i)] = scales[static_cast<std::size_t>(weight / ops::kNf4Block)];
     }
     MESH_RETURN_IF_ERROR(loader.append(codes + done * ops::code_bytes(format, in), spread.data(), count));
+  }
+  return absl::OkStatus();
+}
+
+Status append_fp8(std::string_view bytes, const fp8::Scales& scales, std::int64_t in, std::int64_t first,
+                  std::int64_t rows, QuantisedLoader& loader) {
+  const auto* codes = reinterpret_cast<const std::uint8_t*>(bytes.data());
+  if (has_no_number(codes, rows * in)) {
+    return error(StatusCode::kInvalidArgument,
+                 "has a code that is not a number; the checkpoint is damaged: fetch it again");
+  }
+  const std::int64_t group = ops::scale_group(ops::MatrixFormat::kFp8, in), groups = in / group;
+  std::vector<float> spread(static_cast<std::size_t>(kQuantisedRows * groups));
+  for (std::int64_t done = 0; done < rows; done += kQuantisedRows) {
+    const std::int64_t count = std::min(kQuantisedRows, rows - done);
+    float* to = spread.data();
+    for (std::int64_t row = first + done; row < first + done + count; ++row) {
+      const float* of_row =
+          scales.values.data() + static_cast<std::uint64_t>(row) / scales.rows * scales.a_row;
+      for (std::int64_t g = 0; g < groups; ++g)
+        *to++ = of_row[scales.a_row == 1 ? 0 : g * group / ops::kFp8Group];
+    }
+    MESH_RETURN_IF_ERROR(loader.append(codes + done * in, spread.data(), count));
   }
   return absl::OkStatus();
 }

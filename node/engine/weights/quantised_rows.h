@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "node/engine/device/device_ops.h"
+#include "node/engine/weights/fp8.h"
 
 namespace mesh::engine {
 
@@ -21,5 +22,9 @@ Status quantise_transposed(ops::MatrixFormat format, std::string_view bytes, Ele
 /// has them: one a row (kInt8), or one for each 64 of the flattened matrix (kNf4).
 Status append_stored(ops::MatrixFormat format, std::string_view bytes, const std::vector<float>& scales,
                      std::int64_t in, std::int64_t first, std::int64_t rows, QuantisedLoader& loader);
+
+/// The same of FP8 rows. kInvalidArgument for a code that is not a number.
+Status append_fp8(std::string_view bytes, const fp8::Scales& scales, std::int64_t in, std::int64_t first,
+                  std::int64_t rows, QuantisedLoader& loader);
 
 }  // namespace mesh::engine

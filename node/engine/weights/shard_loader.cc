@@ -2,40 +2,13 @@
 
 #include <algorithm>
 #include <utility>
-#include <variant>
 
 #include "common/hub/checkpoint.h"
 #include "common/hub/file_names.h"
-#include "node/engine/weights/part_reader.h"
+#include "node/engine/weights/part_tasks.h"
 #include "node/engine/weights/tensor_catalogue.h"
 
 namespace mesh::engine {
-namespace {
-
-struct TablePart {
-  MatrixPlan plan;
-  MatrixUse use;
-  std::vector<std::shared_ptr<const MatrixPart>*> targets;  // into the shard that is being made
-};
-struct LayerTarget {
-  const LayerPlan* plan;
-  std::shared_ptr<const LayerPart>* target;
-};
-struct NormTarget {
-  const NormPlan* plan;
-  std::shared_ptr<const NormPart>* target;
-};
-
-/// A part that has to be read.
-struct MissingPart {
-  std::string name;
-  std::uint64_t bytes = 0;
-  std::variant<TablePart, LayerTarget, NormTarget> what;
-  std::vector<const TensorSource*> sources;
-};
-
-}  // namespace
-
 struct ShardPlan {
   ShardPlan(std::shared_ptr<LoadedShard> made, TensorCatalogue names)
       : shard(std::move(made)), catalogue(std::move(names)) {}
@@ -44,7 +17,7 @@ struct ShardPlan {
   TensorCatalogue catalogue;
   Precision precision;
   std::vector<MissingPart> missing;
-  std::uint64_t loading_bytes = 0;
+  std::uint64_t loading_bytes = 0;  // of one thread
   std::uint64_t disk_bytes = 0;
 };
 
@@ -84,7 +57,7 @@ class Planner {
     for (auto* target : targets) *target = held;
     if (!held) {
       reads(source, format, false);
-      add({name, bytes, TablePart{std::move(matrix), use, std::move(targets)}, {&source}});
+      add({name, bytes, TableTarget{std::move(matrix), use, std::move(targets)}, {&source}});
     }
     shard_.weight_bytes += bytes;
     return absl::OkStatus();
@@ -193,55 +166,6 @@ Status plan_parts(const LoadContext& context, ShardPlan& plan) {
   return absl::OkStatus();
 }
 
-StatusOr<std::shared_ptr<LayerPart>> read_layer(PartReader& reader, const LayerPlan& plan) {
-  auto part = std::make_shared<LayerPart>();
-  MESH_ASSIGN_OR_RETURN(part->attention_norm, reader.norm(plan.attention_norm));
-  MESH_ASSIGN_OR_RETURN(part->qkv, reader.matrix(plan.qkv, MatrixUse::kLayer));
-  if (plan.query_norm) {
-    MESH_ASSIGN_OR_RETURN(part->query_norm, reader.norm(*plan.query_norm));
-  }
-  if (plan.key_norm) {
-    MESH_ASSIGN_OR_RETURN(part->key_norm, reader.norm(*plan.key_norm));
-  }
-  MESH_ASSIGN_OR_RETURN(part->attention_out, reader.matrix(plan.attention_out, MatrixUse::kLayer));
-  MESH_ASSIGN_OR_RETURN(part->mlp_norm, reader.norm(plan.mlp_norm));
-  MESH_ASSIGN_OR_RETURN(part->mlp_in, reader.matrix(plan.mlp_in, MatrixUse::kLayer));
-  MESH_ASSIGN_OR_RETURN(part->mlp_out, reader.matrix(plan.mlp_out, MatrixUse::kLayer));
-  return part;
-}
-
-struct ReadPart {
-  PartReader& reader;
-  PartStore& store;
-  const ModelIdentity& model;
-  const std::string& name;
-  MemoryBudget::Reservation memory;
-
-  Status operator()(const TablePart& table) {
-    auto part = std::make_shared<MatrixPart>();
-    MESH_ASSIGN_OR_RETURN(part->matrix, reader.matrix(table.plan, table.use));
-    for (auto* target : table.targets) *target = part;
-    return keep(part);
-  }
-  Status operator()(const LayerTarget& layer) {
-    MESH_ASSIGN_OR_RETURN(const std::shared_ptr<LayerPart> part, read_layer(reader, *layer.plan));
-    *layer.target = part;
-    return keep(part);
-  }
-  Status operator()(const NormTarget& norm) {
-    auto part = std::make_shared<NormPart>();
-    MESH_ASSIGN_OR_RETURN(part->norm, reader.norm(*norm.plan));
-    *norm.target = part;
-    return keep(part);
-  }
-  template <class Part>
-  Status keep(const std::shared_ptr<Part>& part) {
-    part->memory = std::move(memory);
-    store.put(model, name, part);
-    return absl::OkStatus();
-  }
-};
-
 Status fetch(hub::Checkpoint& checkpoint, const ShardPlan& plan, const ProgressCallback& progress) {
   std::vector<std::string> names;
   for (const MissingPart& part : plan.missing) {
@@ -282,12 +206,16 @@ StatusOr<std::shared_ptr<ShardPlan>> plan_shard(const LoadContext& context, hub:
 ShardNeeds needs_of(const ShardPlan& plan) {
   ShardNeeds needs;
   for (const MissingPart& part : plan.missing) needs.weight_bytes += part.bytes;
-  needs.loading_bytes = plan.loading_bytes;
+  needs.loading_bytes = load_threads() * plan.loading_bytes;
   return needs;
 }
 
 const DecoderSpec& decoder_of(const ShardPlan& plan) {
   return *plan.shard->decoder;
+}
+
+bool is_quantised(const ShardPlan& plan) {
+  return plan.precision.quantization != Quantization::kNone;
 }
 
 StatusOr<std::shared_ptr<const LoadedShard>> load_shard(const LoadContext& context,
@@ -299,12 +227,11 @@ StatusOr<std::shared_ptr<const LoadedShard>> load_shard(const LoadContext& conte
   MESH_ASSIGN_OR_RETURN(MemoryBudget::Reservation reserved,
                         context.budget.reserve(MemoryUseKind::kWeights, needs.total(), what));
   MESH_RETURN_IF_ERROR(fetch(checkpoint, plan, progress));
-  PartReader reader(context, checkpoint, plan.catalogue, plan.precision, progress, plan.disk_bytes);
-  for (const MissingPart& part : plan.missing) {
-    ReadPart read{reader, context.store, plan.shard->model, part.name, reserved.split(part.bytes)};
-    if (const Status status = std::visit(read, part.what); !status.ok())
-      return with_context(status, part.name);
-  }
+  LoadMeter meter(plan.disk_bytes);
+  const PartReader reader(context, checkpoint, plan.catalogue, plan.precision, meter);
+  PartTasks tasks(reader, context.store, plan.shard->model);
+  for (const MissingPart& part : plan.missing) tasks.add(part, reserved.split(part.bytes));
+  MESH_RETURN_IF_ERROR(run_load_tasks(tasks.list(), meter, progress));
   return std::shared_ptr<const LoadedShard>(plan.shard);
 }
 

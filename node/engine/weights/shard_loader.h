@@ -25,6 +25,7 @@ StatusOr<std::shared_ptr<ShardPlan>> plan_shard(const LoadContext& context, hub:
 /// weight_bytes and loading_bytes of what is not held yet.
 ShardNeeds needs_of(const ShardPlan& plan);
 const DecoderSpec& decoder_of(const ShardPlan& plan);
+bool is_quantised(const ShardPlan& plan);
 /// Reserves, reads and packs.
 StatusOr<std::shared_ptr<const LoadedShard>> load_shard(const LoadContext& context,
                                                         hub::Checkpoint& checkpoint, ShardPlan& plan,

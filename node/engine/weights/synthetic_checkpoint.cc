@@ -131,6 +131,11 @@ class SyntheticCheckpoint final : public hub::Checkpoint {
     spans_.emplace(span.data(), std::move(bytes));
     return span;
   }
+  void read_ahead(std::string_view, std::uint64_t, std::uint64_t) override {}
+  std::optional<std::uint64_t> made_of(std::string_view tensor) const override {
+    const auto found = tensors_.find(tensor);
+    return found == tensors_.end() ? std::nullopt : std::optional(found->second.key);
+  }
   void release(std::string_view span) override {
     const std::lock_guard lock(mutex_);
     spans_.erase(span.data());

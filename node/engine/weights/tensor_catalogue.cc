@@ -8,6 +8,7 @@
 
 #include "common/hub/checkpoint.h"
 #include "node/engine/weights/bitsandbytes.h"
+#include "node/engine/weights/fp8.h"
 
 namespace mesh::engine {
 namespace {
@@ -37,6 +38,11 @@ std::vector<const TensorSource*> joined(const Lists&... lists) {
   return all;
 }
 
+std::vector<std::string> names_beside(const std::string& weight, Quantization stored) {
+  return stored == Quantization::kFp8 ? fp8::names_beside(weight)
+                                      : bitsandbytes::names_beside(weight, stored);
+}
+
 /// With what a quantised tensor may have beside it.
 std::set<std::string> all_names(const TensorCatalogue& catalogue, const DecoderSpec& spec) {
   std::vector<const TensorSource*> sources = joined(sources_of(spec.head_plan.norm));
@@ -47,7 +53,7 @@ std::set<std::string> all_names(const TensorCatalogue& catalogue, const DecoderS
   std::set<std::string> names;
   for (const TensorSource* source : sources) {
     const std::string name = catalogue.disk_name(*source);
-    for (std::string& beside : bitsandbytes::names_beside(name, spec.profile.stored_quantization))
+    for (std::string& beside : names_beside(name, spec.profile.stored_quantization))
       names.insert(std::move(beside));
     names.insert(name);
   }
@@ -94,6 +100,7 @@ StatusOr<TensorCatalogue> TensorCatalogue::make(hub::Checkpoint& checkpoint, con
   TensorCatalogue catalogue;
   catalogue.prefix_ = spec.prefixes.front();
   catalogue.quantization_ = spec.profile.stored_quantization;
+  catalogue.kept_ = spec.kept_modules;
   for (const std::string& prefix : spec.prefixes) {
     if (!checkpoint.has(prefix + spec.embedding_plan.tokens.name)) continue;
     catalogue.prefix_ = prefix;
@@ -103,6 +110,7 @@ StatusOr<TensorCatalogue> TensorCatalogue::make(hub::Checkpoint& checkpoint, con
   std::vector<std::string> left_over;
   for (const auto& [name, file] : checkpoint.tensor_files()) {
     if (known.contains(name) || ignorable(name, spec)) continue;
+    if (catalogue.quantization_ == Quantization::kFp8 && fp8::may_be_left(name)) continue;
     const bool has_prefix = name.starts_with(catalogue.prefix_);
     if (has_prefix && ignorable(std::string_view(name).substr(catalogue.prefix_.size()), spec)) continue;
     left_over.push_back(name);
@@ -115,6 +123,31 @@ StatusOr<TensorCatalogue> TensorCatalogue::make(hub::Checkpoint& checkpoint, con
   return catalogue;
 }
 
+StatusOr<FoundTensor> TensorCatalogue::find(hub::Checkpoint& checkpoint, const TensorSource& source) const {
+  const std::string name = disk_name(source);
+  MESH_ASSIGN_OR_RETURN(const safetensors::TensorInfo info, checkpoint.info(name));
+  if (source.shape.size() == 2) {
+    if (bitsandbytes::is_quantised(info, quantization_))
+      return bitsandbytes::find(checkpoint, name, quantization_, source.shape);
+    if (fp8::is_quantised(info, quantization_)) {
+      const bool kept = kept_.contains(std::string_view(name).substr(0, name.rfind(".weight")));
+      return fp8::find(checkpoint, name, source.shape, kept);
+    }
+  }
+  FoundTensor found;
+  const std::optional<Element> element = element_of(info.dtype);
+  if (info.shape != source.shape) {
+    found.problem = fmt::format("{} is [{}], needed [{}]", name, fmt::join(info.shape, ", "),
+                                fmt::join(source.shape, ", "));
+  } else if (!element) {
+    found.problem =
+        fmt::format("{} is {}, needed BF16, F16 or F32", name, safetensors::dtype_name(info.dtype));
+  } else {
+    found.tensor = {Quantization::kNone, *element, info.bytes, {name}};
+  }
+  return found;
+}
+
 Status TensorCatalogue::check(hub::Checkpoint& checkpoint, const std::vector<const TensorSource*>& sources) {
   std::vector<std::string> missing, wrong;
   for (const TensorSource* source : sources) {
@@ -123,23 +156,11 @@ Status TensorCatalogue::check(hub::Checkpoint& checkpoint, const std::vector<con
       missing.push_back(name);
       continue;
     }
-    MESH_ASSIGN_OR_RETURN(const safetensors::TensorInfo info, checkpoint.info(name));
-    const std::optional<Element> element = element_of(info.dtype);
-    if (bitsandbytes::is_quantised(info, quantization_) && source->shape.size() == 2) {
-      MESH_ASSIGN_OR_RETURN(auto found, bitsandbytes::find(checkpoint, name, quantization_, source->shape));
-      if (found.problem.empty()) {
-        stored_[name] = std::move(found.tensor);
-      } else {
-        wrong.push_back(std::move(found.problem));
-      }
-    } else if (info.shape != source->shape) {
-      wrong.push_back(fmt::format("{} is [{}], needed [{}]", name, fmt::join(info.shape, ", "),
-                                  fmt::join(source->shape, ", ")));
-    } else if (!element) {
-      wrong.push_back(
-          fmt::format("{} is {}, needed BF16, F16 or F32", name, safetensors::dtype_name(info.dtype)));
+    MESH_ASSIGN_OR_RETURN(FoundTensor found, find(checkpoint, *source));
+    if (found.problem.empty()) {
+      stored_[name] = std::move(found.tensor);
     } else {
-      stored_[name] = {Quantization::kNone, *element, info.bytes, {name}};
+      wrong.push_back(std::move(found.problem));
     }
   }
   if (missing.empty() && wrong.empty()) return absl::OkStatus();

@@ -22,6 +22,12 @@ struct StoredTensor {
   std::vector<std::string> names;    ///< of the tensor, then of what a quantised one has beside it
 };
 
+/// What a quantised tensor has on disk, or, if that does not fit, why; `problem` names the tensor.
+struct FoundTensor {
+  StoredTensor tensor;
+  std::string problem;
+};
+
 /// Which tensors of a checkpoint a model's plans mean. Reads headers only.
 class TensorCatalogue {
  public:
@@ -42,8 +48,11 @@ class TensorCatalogue {
   std::uint64_t bytes(const TensorSource& source) const { return stored(source).bytes; }
 
  private:
+  StatusOr<FoundTensor> find(hub::Checkpoint& checkpoint, const TensorSource& source) const;
+
   std::string prefix_;
   Quantization quantization_ = Quantization::kNone;
+  KeptModules kept_;
   std::map<std::string, StoredTensor> stored_;
 };
 

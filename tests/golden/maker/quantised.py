@@ -8,6 +8,7 @@ from bitsandbytes.backends.default.ops import _dequantize_4bit_compute
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Qwen2Config
 
+from . import fp8
 from .checkpoints import randomise
 
 # Rows of mlp.down_proj are 336 long, no multiple of 64, so that blocks run across rows; gate and up have more than 256
@@ -86,9 +87,9 @@ def smollm2(here, path) -> None:
     """What float32 makes of SmolLM2 when it is quantised at load, along the first answers of smollm2/reference.json."""
     answers = json.loads((here / "smollm2" / "reference.json").read_text())[:3]
     exact = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    table = int8(exact.model.embed_tokens.weight.data)
     variants = {}
-    for name, quantise in (("int8", int8), ("nf4", nf4)):
+    for name, quantise, of_table in (("int8", int8, int8), ("nf4", nf4, int8), ("fp8", fp8.rows, fp8.rows)):
+        table = of_table(exact.model.embed_tokens.weight.data)
         model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
         put({key: quantise(module.weight.data) for key, module in linears(model).items()}, table)(model)
         texts, kl = [], []
@@ -133,8 +134,15 @@ def make(here) -> None:
     source = AutoModelForCausalLM.from_pretrained(out / "original", dtype=torch.bfloat16)
     plain = {name: module.weight.data for name, module in linears(source).items()}
     table = int8(source.model.embed_tokens.weight.data)
+    add("load-fp8", put({name: fp8.rows(w) for name, w in plain.items()}, fp8.rows(source.model.embed_tokens.weight.data)))
     add("load-int8", put({name: int8(w) for name, w in plain.items()}, table))
     add("load-nf4", put({name: nf4(w) if w.shape[1] % 64 == 0 else int8(w) for name, w in plain.items()}, table))
+
+    def add_fp8(name, original, logits):
+        tensors[f"{name}.original.logits"], tensors[f"{name}.logits"] = original, logits
+        numbers["kl"][name] = divergence(original, logits)
+
+    fp8.make(out, ids, add_fp8, lambda name, weight: tensors.update({name: weight[-16:].contiguous()}))
     for path in [*FORMATS, "original"]:
         (out / path / "generation_config.json").unlink()
     save_file(tensors, out / "golden.safetensors")

@@ -1,0 +1,111 @@
+#include "node/engine/weights/load_crew.h"
+
+#include <algorithm>
+#include <new>
+#include <thread>
+
+#include "common/base/detached.h"
+
+namespace mesh::engine {
+
+unsigned load_threads() {
+  constexpr unsigned kMost = 4;
+  return std::clamp(std::thread::hardware_concurrency(), 1u, kMost);
+}
+
+Status LoadMeter::add(std::uint64_t bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    done_ += bytes;
+  }
+  changed_.notify_one();
+  return stopped_ ? cancelled() : absl::OkStatus();
+}
+
+Status LoadMeter::cancelled() const {
+  return error(StatusCode::kCancelled, "loading was cancelled after {} of {} bytes", done(), total());
+}
+
+/// The threads of one run_load_tasks().
+class LoadCrew {
+ public:
+  LoadCrew(const std::vector<LoadTask>& tasks, LoadMeter& meter)
+      : tasks_(tasks), meter_(meter), results_(tasks.size()) {
+    const std::size_t count = std::min<std::size_t>(load_threads(), tasks.size());
+    working_ = count;
+    for (std::size_t i = 0; i < count; ++i) threads_.emplace_back([this, count] { work(count); });
+  }
+  ~LoadCrew() {
+    meter_.stop();
+    join();
+  }
+
+  /// Until the tasks have ended.
+  void watch(const ProgressCallback& progress) {
+    std::uint64_t told = 0;
+    std::unique_lock lock(meter_.mutex_);
+    while (true) {
+      meter_.changed_.wait(lock, [&] { return working_ == 0 || meter_.done_ != told; });
+      if (meter_.done_ == told) return;
+      told = meter_.done_;
+      lock.unlock();
+      const bool go_on = !progress || progress({false, told, meter_.total()});
+      if (!go_on) cancelled_ = true, meter_.stop();
+      lock.lock();
+    }
+  }
+  Status result() {
+    join();
+    const auto failed = std::ranges::find_if(results_, [](const Status& status) {
+      return !status.ok() && status.code() != StatusCode::kCancelled;
+    });
+    if (failed != results_.end()) return *failed;
+    return cancelled_ ? meter_.cancelled() : absl::OkStatus();
+  }
+
+ private:
+  void work(std::size_t crew) {
+    for (std::size_t i = next_++; i < tasks_.size() && !meter_.stopped(); i = next_++) {
+      // The others of the crew are at the tasks before that one.
+      if (i + crew < tasks_.size()) tasks_[i + crew].announce();
+      const Status status = run(tasks_[i]);
+      if (status.ok()) continue;
+      results_[i] = detached(with_context(status, tasks_[i].part));
+      meter_.stop();
+    }
+    {
+      const std::lock_guard lock(meter_.mutex_);
+      --working_;
+    }
+    meter_.changed_.notify_one();
+  }
+  static Status run(const LoadTask& task) {
+    try {
+      return task.run();
+    } catch (const std::bad_alloc&) {
+      return error(StatusCode::kResourceExhausted, "no memory is left to read it");
+    }
+  }
+  void join() {
+    for (std::thread& thread : threads_) {
+      if (thread.joinable()) thread.join();
+    }
+  }
+
+  const std::vector<LoadTask>& tasks_;
+  LoadMeter& meter_;
+  std::vector<Status> results_;  // by task; each written by one thread, read when all have ended
+  std::atomic<std::size_t> next_ = 0;
+  std::size_t working_ = 0;  // guarded by the meter's mutex
+  bool cancelled_ = false;   // of the watching thread alone
+  std::vector<std::thread> threads_;
+};
+
+Status run_load_tasks(const std::vector<LoadTask>& tasks, LoadMeter& meter,
+                      const ProgressCallback& progress) {
+  LoadCrew crew(tasks, meter);
+  crew.watch(progress);
+  return crew.result();
+}
+
+}  // namespace mesh::engine
