@@ -23,6 +23,7 @@
 #include "tracker/runtime/model_routes.h"
 #include "tracker/runtime/peer_calls.h"
 #include "tracker/runtime/tracker_metrics.h"
+#include "tracker/store/store.h"
 
 namespace mesh::tracker {
 namespace {
@@ -189,7 +190,8 @@ class TrackerProgram {
     const bool always = !local || join_key_.has_value();
     options.needs_proof = [always](std::string_view) { return always; };
     options.on_lost = [this](const NodeId& node) { head_->node_lost(node); };
-    membership_ = std::make_unique<Membership>(std::move(options), std::move(store), identity_, log_);
+    membership_ = std::make_unique<Membership>(std::move(options), std::make_unique<Store>(std::move(store)),
+                                               identity_, log_);
     return absl::OkStatus();
   }
 

@@ -90,6 +90,7 @@ StatusOr<std::string> Membership::join(const net::Request& request) {
                             before->facts.stamp.start != message->stamp.start;
   const auto granted = registry_.join(node, std::string(key->view()), *message, clock_.now());
   if (!granted.ok()) return named(granted.status());
+  book_.publish(registry_, node);
   desk_.joined(node, message->stamp.start);
   log_.info("node {} joined from {}: {}, {} MB, {} shards", node.hex().substr(0, 16), message->address,
             message->device, message->memory_bytes / 1'000'000, message->shards.size());
@@ -130,6 +131,7 @@ StatusOr<std::string> Membership::heartbeat(const net::Request& request) {
   const std::lock_guard lock(mutex_);
   const auto beat = registry_.heartbeat(node, *message, clock_.now());
   if (!beat.ok()) return named(beat.status());
+  book_.publish(registry_, node);
   desk_.acknowledged(node, message->directives, clock_.now());
   remember(node);
   reconsider();
@@ -153,7 +155,8 @@ StatusOr<std::string> Membership::leave(const net::Request& request) {
   {
     const std::lock_guard lock(mutex_);
     if (const Status left = registry_.leave(node, *message, clock_.now()); !left.ok()) return named(left);
-    if (const Status erased = store_.erase_node(node); !erased.ok()) {
+    book_.publish(registry_);
+    if (const Status erased = store_->erase_node(node); !erased.ok()) {
       log_.error("node {} cannot be erased: {}", node.hex().substr(0, 16), message_of(erased));
     }
     stored_.erase(node);

@@ -18,14 +18,15 @@
 #include "common/net/server.h"
 #include "tracker/plan/desk.h"
 #include "tracker/registry/registry.h"
-#include "tracker/route/route.h"
-#include "tracker/runtime/head_loop.h"
-#include "tracker/store/store.h"
+#include "tracker/runtime/route_book.h"
+#include "tracker/store/membership_store.h"
 
 namespace mesh::tracker {
 
 /// The mesh as the tracker runs it: registry, planner's desk and store under one lock, with a thread that
-/// ends leases. Thread-safe; no call waits for another program, only for the disk.
+/// ends leases. Thread-safe; no call waits for another program. Joins, heartbeats, leavings and what
+/// operators see wait for the lock, under which is planned and written to disk; Routes, joined() and ready()
+/// do not.
 class Membership final : public Routes {
  public:
   struct Options {
@@ -44,7 +45,8 @@ class Membership final : public Routes {
     /// A node ceased to be alive, or left. Called without the lock.
     std::function<void(const NodeId&)> on_lost;
   };
-  Membership(Options options, Store store, std::shared_ptr<const KeyPair> identity, log::Logger log);
+  Membership(Options options, std::unique_ptr<MembershipStore> store, std::shared_ptr<const KeyPair> identity,
+             log::Logger log);
   ~Membership() override { stop(); }
 
   /// Reads what the store remembers and starts the thread.
@@ -55,17 +57,19 @@ class Membership final : public Routes {
   std::vector<net::Route> routes();
 
   // Routes, for the head.
-  StatusOr<std::vector<wire::HopAddress>> find(const head::RouteWanted& wanted) override;
-  std::optional<PublicKey> key_of(const NodeId& node) override;
-  wire::Freshness freshness_of(const NodeId& node) override;
-  Status available(const ModelIdentity& identity) override;
+  StatusOr<std::vector<wire::HopAddress>> find(const head::RouteWanted& wanted) override {
+    return book_.find(wanted);
+  }
+  std::optional<PublicKey> key_of(const NodeId& node) override { return book_.key_of(node); }
+  wire::Freshness freshness_of(const NodeId& node) override { return book_.freshness_of(node); }
+  Status available(const ModelIdentity& identity) override { return book_.available(identity); }
   std::optional<NoFit> find_room(const ModelIdentity& identity, std::uint64_t tokens,
-                                 std::uint64_t own_bytes) override;
+                                 std::uint64_t own_bytes) override {
+    return book_.find_room(identity, tokens, own_bytes);
+  }
 
-  /// kPermissionDenied unless the node has joined and its lease holds.
-  Status joined(const NodeId& node) const;
-  /// OK when every wanted model has a full chain of ready layers.
-  Status ready() const;
+  Status joined(const NodeId& node) const { return book_.joined(node); }
+  Status ready() const { return book_.ready(); }
   /// The body of /mesh/v1/coverage.
   json::Value coverage() const;
   struct Figures {
@@ -88,11 +92,6 @@ class Membership final : public Routes {
   // With the lock held.
   Coverage coverage_of(const ModelIdentity& identity) const;
   const wire::CatalogueEntry* entry_of(const ModelIdentity& identity) const;
-  Status missing(const ModelIdentity& identity) const;
-  LoadView load_view(const ModelIdentity& identity) const;
-  const ModelProfile* profile_of(const ModelIdentity& identity) const;
-  /// What a node could use for caches if no session were there, as of its last heartbeat; never less.
-  std::uint64_t cache_room(const NodeRecord& record) const;
   /// Plans if something changed. A plan of many nodes takes long: those are made a tenth of the time at most,
   /// and watch() catches up.
   void reconsider();
@@ -108,8 +107,9 @@ class Membership final : public Routes {
   mutable std::mutex mutex_;
   std::condition_variable stopping_;
   bool stop_ = false;
-  Store store_;
+  const std::unique_ptr<MembershipStore> store_;
   Registry registry_;
+  RouteBook book_;  ///< not under the lock; published before anything is planned or stored
   DirectiveDesk desk_;
   std::map<NodeId, std::vector<wire::ShardStatus>> stored_;  ///< shards as the store has them
   TimePoint next_plan_{};

@@ -4,9 +4,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
+#include <future>
+#include <thread>
 
 #include "common/identity/signed_message.h"
+#include "tracker/store/store.h"
 
 namespace mesh::tracker {
 namespace {
@@ -17,6 +21,42 @@ using testing::IsEmpty;
 using testing::SizeIs;
 
 const ModelIdentity kModel = *ModelIdentity::parse(std::string(64, '7'));
+
+/// A store whose writes wait while `hold` is set.
+class SlowStore final : public MembershipStore {
+ public:
+  explicit SlowStore(Store store) : store_(std::move(store)) {}
+
+  StatusOr<Epoch> next_epoch(Epoch at_least) override {
+    wait();
+    return store_.next_epoch(at_least);
+  }
+  Status put_node(const StoredNode& node) override {
+    wait();
+    return store_.put_node(node);
+  }
+  Status erase_node(const NodeId& id) override {
+    wait();
+    return store_.erase_node(id);
+  }
+  StatusOr<std::vector<StoredNode>> nodes() override { return store_.nodes(); }
+  Status log_directive(const StoredDirective& directive) override {
+    wait();
+    return store_.log_directive(directive);
+  }
+
+  std::atomic<bool> hold = false;
+  std::atomic<bool> waits = false;
+
+ private:
+  void wait() {
+    while (hold) {
+      waits = true;
+      std::this_thread::yield();
+    }
+  }
+  Store store_;
+};
 
 class MembershipTest : public testing::Test {
  protected:
@@ -53,8 +93,10 @@ class MembershipTest : public testing::Test {
     options.on_lost = [this](const NodeId& who) { lost.push_back(who); };
     auto store = Store::open((folder / "tracker.db").string());
     ASSERT_TRUE(store.ok()) << store.status();
+    auto slow = std::make_unique<SlowStore>(*std::move(store));
+    disk = slow.get();
     members =
-        std::make_unique<Membership>(std::move(options), *std::move(store), tracker, log::Logger::silent());
+        std::make_unique<Membership>(std::move(options), std::move(slow), tracker, log::Logger::silent());
     ASSERT_TRUE(members->start().ok());
   }
 
@@ -121,6 +163,7 @@ class MembershipTest : public testing::Test {
   std::filesystem::path folder;
   std::shared_ptr<const KeyPair> tracker = std::make_shared<const KeyPair>(KeyPair::generate());
   KeyPair node = KeyPair::generate();
+  SlowStore* disk = nullptr;  ///< of `members`
   std::unique_ptr<Membership> members;
   std::vector<NodeId> lost;
   wire::JoinReply last;
@@ -209,6 +252,28 @@ TEST_F(MembershipTest, AReplacementCoversTheLostRangeAloneAndNotByAnExcludedNode
   EXPECT_EQ(members->find(wanted)->front().range, (LayerRange{3, 5}));
   wanted.excluded = {node.id()};
   EXPECT_EQ(members->find(wanted).status().code(), StatusCode::kUnavailable);
+}
+
+TEST_F(MembershipTest, RoutesAreServedWhilePlanningWaitsForTheDisk) {
+  join();
+  disk->hold = true;
+  std::thread heartbeat([this] { beat({shard({2, 6})}); });
+  while (!disk->waits) std::this_thread::yield();
+  auto served = std::async(std::launch::async, [this] {
+    EXPECT_TRUE(members->ready().ok());
+    EXPECT_TRUE(members->available(kModel).ok());
+    EXPECT_TRUE(members->joined(node.id()).ok());
+    EXPECT_EQ(members->key_of(node.id()), node.public_key());
+    EXPECT_EQ(members->freshness_of(node.id()), (wire::Freshness{node.id(), {start, number}}));
+    EXPECT_TRUE(members->find_room(kModel, 2, 10));
+    head::RouteWanted wanted;
+    wanted.identity = kModel;
+    wanted.range = {2, 6};
+    EXPECT_TRUE(members->find(wanted).ok());
+  });
+  EXPECT_EQ(served.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  disk->hold = false;
+  heartbeat.join();
 }
 
 TEST_F(MembershipTest, ReplaysUnknownNodesAndOldLeasesAreRefusedByName) {

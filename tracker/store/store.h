@@ -1,49 +1,28 @@
 #pragma once
 
-#include <cstdint>
-#include <memory>
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "common/base/ids.h"
 #include "common/base/status.h"
+#include "tracker/store/membership_store.h"
 
 struct sqlite3;
 
 namespace mesh::tracker {
 
-/// A node as stored: enough to count its layers as held after a start.
-struct StoredNode {
-  NodeId id;
-  std::string public_key;  ///< 32 bytes
-  std::string join_json;   ///< its last join with the shards of its last heartbeat, wire::to_json
-
-  friend bool operator==(const StoredNode&, const StoredNode&) = default;
-};
-
-/// One line of the audit log of directives.
-struct StoredDirective {
-  std::string id;  ///< hex
-  NodeId node;
-  Epoch epoch;
-  std::string body;     ///< as signed
-  std::string outcome;  ///< "issued", "done", "failed: …", "expired"
-  std::int64_t unix_ms = 0;
-
-  friend bool operator==(const StoredDirective&, const StoredDirective&) = default;
-};
-
 /// The tracker's SQLite file (WAL, synchronous=FULL: what a call returned from survives a kill). One
 /// connection, one thread at a time. Migrations only go forward; a file of a newer program is refused with
 /// both versions named.
-class Store {
+class Store final : public MembershipStore {
  public:
   /// Creates or migrates `path`.
   static StatusOr<Store> open(const std::string& path);
   Store(Store&&) noexcept;
   Store& operator=(Store&&) noexcept;
-  ~Store();
+  ~Store() override;
 
   /// A small value by name ("identity.seed", "join.secret"); empty when unset.
   StatusOr<std::string> value(std::string_view name);
@@ -51,14 +30,14 @@ class Store {
 
   /// Highest epoch ever stored.
   StatusOr<Epoch> epoch();
-  /// max(stored, `at_least`) + 1, on disk before it is returned.
-  StatusOr<Epoch> next_epoch(Epoch at_least);
 
-  Status put_node(const StoredNode& node);
-  Status erase_node(const NodeId& id);
-  StatusOr<std::vector<StoredNode>> nodes();
+  // MembershipStore
+  StatusOr<Epoch> next_epoch(Epoch at_least) override;
+  Status put_node(const StoredNode& node) override;
+  Status erase_node(const NodeId& id) override;
+  StatusOr<std::vector<StoredNode>> nodes() override;
+  Status log_directive(const StoredDirective& directive) override;
 
-  Status log_directive(const StoredDirective& directive);
   /// The newest `limit` lines, newest first.
   StatusOr<std::vector<StoredDirective>> directives(std::size_t limit);
 
