@@ -53,15 +53,18 @@ struct End {
 };
 using Event = std::variant<Token, End>;
 
-/// One running answer, pulled by one thread. Destroying it closes the session at every hop.
+/// One running answer, pulled by one thread.
 class Answer {
  public:
   virtual ~Answer() = default;
   /// The next event, waiting for it until `deadline`; nothing when that passed or after interrupt(). No event
   /// follows End.
   virtual std::optional<Event> next(TimePoint deadline) = 0;
-  /// From any thread: next() returns nothing at once, now and from now on, and the session is closed.
+  /// From any thread: next() returns nothing at once, now and from now on. Sets a flag and wakes, no more:
+  /// the thread that pulls has to close().
   virtual void interrupt() = 0;
+  /// From the thread that pulls: interrupts, and closes the session at every hop. So does the destructor.
+  virtual void close() = 0;
 };
 
 /// What the gateway needs of the head. Thread-safe.
@@ -71,7 +74,7 @@ class Backend {
   virtual const std::vector<Model>& models() const = 0;
   /// kUnavailable: some layer has no ready copy, or the tracker is draining. kInvalidArgument: it can never
   /// fit. Whatever else keeps it from running (docs/admission.md) is its answer's End: kResourceExhausted
-  /// when too many wait, kUnavailable when its wait is over.
+  /// when too many wait or its wait is over.
   virtual StatusOr<std::shared_ptr<Answer>> ask(Ask ask) = 0;
 };
 

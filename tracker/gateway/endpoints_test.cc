@@ -108,7 +108,7 @@ TEST_F(EndpointsTest, ChatAnswersWithMessageReasonAndUsage) {
   EXPECT_EQ(at(body, "/choices/0/finish_reason"), "\"stop\"");
   EXPECT_EQ(at(body, "/usage/prompt_tokens"), std::to_string(backend.asked.at(0).prompt.size()));
   EXPECT_EQ(at(body, "/usage/completion_tokens"), std::to_string(backend.script.size() - 1));
-  EXPECT_TRUE(backend.answer->interrupted());
+  EXPECT_TRUE(backend.answer->closed());
 }
 
 TEST_F(EndpointsTest, EndTokensAreCountedAndNotShown) {
@@ -155,7 +155,7 @@ TEST_F(EndpointsTest, StopStringIsNeverShownAcrossTokensAndClosesTheSession) {
   const json::Value body = parsed(chat(R"(,"stop":["as lo"])").body);
   EXPECT_EQ(at(body, "/choices/0/message/content"), "\"the time w\"");
   EXPECT_EQ(at(body, "/choices/0/finish_reason"), "\"stop\"");
-  EXPECT_TRUE(backend.answer->interrupted());
+  EXPECT_TRUE(backend.answer->closed());
 }
 
 TEST_F(EndpointsTest, FailureBeforeTheStreamIsAnHttpError) {
@@ -182,7 +182,7 @@ TEST_F(EndpointsTest, SilentStreamIsKeptAliveByComments) {
   };
   response.stream(writer);
   EXPECT_THAT(writer.text, HasSubstr(": ping\n\n"));
-  EXPECT_TRUE(backend.answer->interrupted());
+  EXPECT_TRUE(backend.answer->closed());
 }
 
 TEST_F(EndpointsTest, ClientThatLeavesBeforeAnyTokenEndsTheSession) {
@@ -190,7 +190,7 @@ TEST_F(EndpointsTest, ClientThatLeavesBeforeAnyTokenEndsTheSession) {
   watch->leave_when_watched = true;
   const auto response = chat("");
   EXPECT_EQ(response.status, 499);
-  EXPECT_TRUE(backend.answer->interrupted());
+  EXPECT_TRUE(backend.answer->closed());
 }
 
 TEST_F(EndpointsTest, FullAndUncoveredAreToldApart) {

@@ -42,16 +42,18 @@ class FakeAnswer final : public Answer {
     }
     changed_.notify_all();
   }
-  bool interrupted() const {
-    const std::lock_guard lock(mutex_);
-    return interrupted_;
+  void close() override {
+    interrupt();
+    closed_ = true;
   }
+  bool closed() const { return closed_; }
 
  private:
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Event> events_;
   bool interrupted_ = false;
+  std::atomic<bool> closed_ = false;
 };
 
 /// One model, "test-model" (context 64), with the tokenizer of a golden checkpoint and a plain chat template.

@@ -138,7 +138,7 @@ class Exchange {
   }
 
   void close() {
-    answer_->interrupt();
+    answer_->close();
     if (options_.observer) options_.observer({job_.ask.prompt.size(), text_.tokens(), first_token_});
   }
 
@@ -162,7 +162,7 @@ net::Response respond(Backend& backend, Job job, net::Request& request, const Re
   if (!stream) return exchange->whole();
 
   if (const Status status = exchange->begin(); !status.ok()) {
-    (*answer)->interrupt();
+    (*answer)->close();
     return net::error_response(as_client_error(status));
   }
   net::Response response;

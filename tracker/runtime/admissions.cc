@@ -152,7 +152,7 @@ Status Admissions::why(Refusal refusal, const Request& request) const {
     case Refusal::kWaitOver:
       break;
   }
-  return error(StatusCode::kUnavailable, "waited {} for its turn, which did not come: {}",
+  return error(StatusCode::kResourceExhausted, "waited {} for its turn, which did not come: {}",
                config::format_duration(options_.longest_wait),
                request.lacked.ok() ? fmt::format("{} answers are running", running())
                                    : std::string(message_of(request.lacked)));

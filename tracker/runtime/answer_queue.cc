@@ -20,15 +20,13 @@ std::optional<gateway::Event> AnswerQueue::next(TimePoint deadline) {
   return *event;
 }
 
-bool AnswerQueue::interrupt() {
+void AnswerQueue::interrupt() {
   {
     const std::lock_guard lock(mutex_);
-    if (interrupted_) return false;
     interrupted_ = true;
     events_.clear();
   }
   changed_.notify_all();
-  return true;
 }
 
 }  // namespace mesh::tracker

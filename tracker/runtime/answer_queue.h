@@ -16,8 +16,8 @@ class AnswerQueue {
   void push(gateway::Event event);
   /// As gateway::Answer::next().
   std::optional<gateway::Event> next(TimePoint deadline);
-  /// True the first time.
-  bool interrupt();
+  /// next() returns nothing from now on.
+  void interrupt();
 
  private:
   std::mutex mutex_;

@@ -27,17 +27,21 @@ class HeadLoop::Handle final : public gateway::Answer {
  public:
   Handle(HeadLoop& loop, Admissions::Ticket ticket, std::shared_ptr<AnswerQueue> queue)
       : loop_(loop), ticket_(ticket), queue_(std::move(queue)) {}
-  ~Handle() override { interrupt(); }
+  ~Handle() override { close(); }
 
   std::optional<gateway::Event> next(TimePoint deadline) override { return queue_->next(deadline); }
-  void interrupt() override {
-    if (queue_->interrupt()) loop_.post([&loop = loop_, ticket = ticket_] { loop.cancel(ticket); });
+  void interrupt() override { queue_->interrupt(); }
+  void close() override {
+    queue_->interrupt();
+    if (std::exchange(closed_, true)) return;
+    loop_.post([&loop = loop_, ticket = ticket_] { loop.cancel(ticket); });
   }
 
  private:
   HeadLoop& loop_;
   const Admissions::Ticket ticket_;
   const std::shared_ptr<AnswerQueue> queue_;
+  bool closed_ = false;
 };
 
 HeadLoop::HeadLoop(Options options, Routes& routes, PeerCalls& peers, log::Logger log)
@@ -231,7 +235,7 @@ void HeadLoop::renew(const head::RenewLease& action) {
 }
 
 void HeadLoop::close(const head::CloseHop& action) {
-  const bool makes_room = !without_room_.contains(action.ref.session);
+  const bool makes_room = action.frees_room && !without_room_.contains(action.ref.session);
   const auto closed = [this, ref = action.ref, makes_room](const Status& status) {
     table_.close_answered(ref, status, now());
     if (makes_room && status.ok()) admissions_.room_changed();

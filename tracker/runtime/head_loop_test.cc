@@ -235,7 +235,7 @@ TEST_F(HeadLoopTest, SessionsTravelInAsManyGroupsAsThereAreStages) {
   EXPECT_EQ(groups_after_four_tokens(), (std::vector<std::size_t>{2, 2}));
 }
 
-TEST_F(HeadLoopTest, InterruptedAnswerWakesItsReaderAndClosesTheSession) {
+TEST_F(HeadLoopTest, InterruptedAnswerWakesItsReaderWhoClosesTheSession) {
   node.mute = true;
   begin();
   auto answer = loop->ask(question());
@@ -244,6 +244,8 @@ TEST_F(HeadLoopTest, InterruptedAnswerWakesItsReaderAndClosesTheSession) {
   std::thread leaver([&] { (*answer)->interrupt(); });
   EXPECT_FALSE((*answer)->next(soon()));
   leaver.join();
+  EXPECT_EQ(node.closed(), 0) << "who interrupts has no time for the head's work";
+  (*answer)->close();
   wait_for_close();
 }
 
@@ -290,7 +292,7 @@ TEST_F(HeadLoopTest, AWaitThatIsOverSaysWhatWasLacking) {
   node.refuse = true;
   begin({.longest_wait = std::chrono::milliseconds(50)});
   const Status status = end_of(loop->ask(question()));
-  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(message_of(status)), testing::HasSubstr("no room for the caches"));
   EXPECT_EQ(loop->waiting(), 0u);
 }
@@ -315,7 +317,7 @@ TEST_F(HeadLoopTest, AClientThatLeavesTheQueueIsGoneAtOnce) {
   const auto first = loop->ask(question());
   const auto second = loop->ask(question());
   EXPECT_EQ(loop->waiting(), 1u);
-  (*second)->interrupt();
+  (*second)->close();
   EXPECT_EQ(loop->waiting(), 0u);
   EXPECT_EQ(loop->sessions(), 1u);
 }
