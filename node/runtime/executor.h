@@ -39,7 +39,8 @@ struct StepRecord {
 };
 
 /// The one thread that runs steps, and the translation of the hop table's caches and kept blocks into the
-/// engine's. run() and carry_out() never wait: the executor thread itself calls them, from the strand.
+/// engine's. run() and carry_out() never wait, because the executor thread itself calls them, on the strand;
+/// call() waits for room and is for other threads.
 class Executor {
  public:
   /// Called from the executor thread after each step.
@@ -47,13 +48,16 @@ class Executor {
   /// Called from the executor thread when a block could not be kept.
   using Lost = std::function<void(pipeline::PrefixBlockId)>;
 
+  static constexpr std::size_t kCapacity = 1024;  ///< lists of orders and calls that wait
+
   Executor(engine::Engine& engine, Done done, Lost lost, FaultPoints* faults = nullptr);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  /// False when it was stopped; the work is then lost.
-  bool run(StepJob job) { return queue_.push(std::move(job)); }
+  /// One step at a time: the next one when this one's Done has come. False when it was stopped; the work is
+  /// then lost.
+  bool run(StepJob job) { return queue_.push_beyond(std::move(job)); }
   /// Takes the list when there is room beside steps and calls; else leaves it, to be brought again or with a
   /// step.
   void carry_out(std::vector<CacheJob>& orders);
@@ -76,7 +80,6 @@ class Executor {
   const Done done_;
   const Lost lost_;
   FaultPoints* const faults_;
-  static constexpr std::size_t kCapacity = 1024;
   BoundedQueue<Job> queue_{kCapacity};
   std::map<pipeline::CacheId, StatusOr<engine::CacheId>> caches_;
   std::map<pipeline::PrefixBlockId, std::shared_ptr<const engine::SharedBlock>> blocks_;

@@ -1,6 +1,7 @@
 #include "node/runtime/lane.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "common/identity/signed_message.h"
@@ -16,6 +17,9 @@ using std::chrono::seconds;
 
 constexpr Duration kConnectTimeout = seconds(2);
 constexpr Duration kAnswerTimeout = seconds(3);
+/// A connection that was used so lately is taken to be open.
+constexpr Duration kStaysOpen = seconds(10);
+constexpr const char* kHealthRoute = "/health";
 /// A decode frame is small: its bytes are out long before its answer is back.
 constexpr Duration kLongestPause = std::chrono::milliseconds(5);
 /// Slowest link that is waited for, beyond kAnswerTimeout.
@@ -49,7 +53,7 @@ void Precedence::let_decode_pass(Duration longest) {
 class Lane::Worker {
  public:
   explicit Worker(Lane& lane) : lane_(lane) {
-    thread_ = std::thread([this] { loop(); });
+    thread_ = lane.options_.start_thread([this] { loop(); });
   }
   ~Worker() { thread_.join(); }
 
@@ -63,30 +67,38 @@ class Lane::Worker {
 
   void loop() {
     while (auto item = lane_.queue_.pop()) {
-      {
-        const std::lock_guard lock(lane_.mutex_);
-        ++lane_.busy_;
-      }
-      if (is_decode()) lane_.options_.precedence->decode_begins();
+      const bool passes_bulk = is_decode() && !std::holds_alternative<Warm>(*item);
+      if (passes_bulk) lane_.options_.precedence->decode_begins();
       std::visit([this](auto& one) { post(one); }, *item);
-      if (is_decode()) lane_.options_.precedence->decode_ended();
-      const std::lock_guard lock(lane_.mutex_);
-      --lane_.busy_;
-      lane_.last_used_ = SteadyClock().now();
+      if (passes_bulk) lane_.options_.precedence->decode_ended();
+      lane_.note_done();
     }
+  }
+
+  Status make_client() {
+    if (lane_.queue_.closed()) return error(StatusCode::kCancelled, "the node stops");
+    if (client_ != nullptr) return absl::OkStatus();
+    net::ClientOptions options;
+    options.addresses = lane_.options_.peers;
+    options.connect_timeout = kConnectTimeout;
+    MESH_ASSIGN_OR_RETURN(auto made, net::Client::make(lane_.options_.url, options));
+    const std::lock_guard lock(client_mutex_);
+    client_ = std::move(made);
+    return absl::OkStatus();
+  }
+
+  // A connection is made by a request, the cheapest there is; one that the other side has closed is made
+  // anew.
+  void post(const Warm&) {
+    if (clock_.now() - last_answer_ < kStaysOpen || !make_client().ok()) return;
+    net::CallOptions options;
+    options.timeout = kConnectTimeout;
+    if (client_->get(kHealthRoute, options).ok()) last_answer_ = clock_.now();
   }
 
   StatusOr<net::Reply> call(std::string_view route, const std::string& body, std::string_view type,
                             bool sign) {
-    if (lane_.queue_.closed()) return error(StatusCode::kCancelled, "the node stops");
-    if (client_ == nullptr) {
-      net::ClientOptions options;
-      options.addresses = lane_.options_.peers;
-      options.connect_timeout = kConnectTimeout;
-      MESH_ASSIGN_OR_RETURN(auto made, net::Client::make(lane_.options_.url, options));
-      const std::lock_guard lock(client_mutex_);
-      client_ = std::move(made);
-    }
+    MESH_RETURN_IF_ERROR(make_client());
     net::CallOptions options;
     options.timeout = timeout_for(body.size());
     options.idempotent = true;
@@ -106,6 +118,7 @@ class Lane::Worker {
       lane_.note_failure();
       return with_context(refused, lane_.options_.url);
     }
+    last_answer_ = clock_.now();
     return reply;
   }
 
@@ -165,6 +178,7 @@ class Lane::Worker {
   wire::HiddenCodec coder_;
   std::mutex client_mutex_;  ///< guards the pointer against cancel()
   std::unique_ptr<net::Client> client_;
+  TimePoint last_answer_{};
   std::thread thread_;
 };
 
@@ -174,7 +188,22 @@ Lane::Lane(LaneOptions options, LaneEvents& events)
       chooser_(options_.codec),
       last_used_(SteadyClock().now()) {
   counters_.address = options_.url;
-  for (std::size_t i = 0; i < options_.connections; ++i) workers_.push_back(std::make_unique<Worker>(*this));
+}
+
+StatusOr<std::unique_ptr<Lane>> Lane::start(LaneOptions options, LaneEvents& events) {
+  std::unique_ptr<Lane> lane(new Lane(std::move(options), events));
+  try {
+    while (lane->workers_.size() < lane->options_.connections)
+      lane->workers_.push_back(std::make_unique<Worker>(*lane));
+  } catch (const std::system_error& failure) {
+    if (lane->workers_.empty()) {
+      return error(StatusCode::kResourceExhausted,
+                   "no thread is left to send to {} ({}): raise this system's limit on threads (ulimit -u, a "
+                   "service's TasksMax, a container's pids limit)",
+                   lane->options_.url, failure.what());
+    }
+  }
+  return lane;
 }
 
 Lane::~Lane() {
@@ -187,9 +216,40 @@ void Lane::stop() {
   for (const auto& worker : workers_) worker->cancel();
 }
 
-bool Lane::idle_since(TimePoint since) const {
+bool Lane::send(Item& item) {
+  {
+    const std::lock_guard lock(mutex_);
+    ++pending_;
+    last_used_ = SteadyClock().now();
+  }
+  if (queue_.try_push(item)) return true;
+  note_done();
+  return false;
+}
+
+void Lane::warm() {
+  {
+    const std::lock_guard lock(mutex_);
+    const TimePoint now = SteadyClock().now();
+    if (now < warm_until_) return;
+    warm_until_ = now + kStaysOpen;
+  }
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    Item item = Warm{};
+    send(item);
+  }
+}
+
+std::optional<TimePoint> Lane::idle_since() const {
   const std::lock_guard lock(mutex_);
-  return busy_ == 0 && queue_.size() == 0 && last_used_ < since;
+  if (pending_ > 0) return std::nullopt;
+  return last_used_;
+}
+
+void Lane::note_done() {
+  const std::lock_guard lock(mutex_);
+  --pending_;
+  last_used_ = SteadyClock().now();
 }
 
 LinkCounters Lane::counters() const {

@@ -95,7 +95,18 @@ wire::OpenReply NodeRuntime::open_here(const wire::OpenRequest& request) {
   if (const auto keys = table_.keys(request.key())) {
     book_.set(request.key(), {*keys, request.identity, request.range, request.takes_ids});
   }
+  if (reply.code == wire::OpenCode::kOpened) warm_lanes(request);
   return reply;
+}
+
+// What the session will send to: connecting takes a round trip, in which the other hops are opened.
+void NodeRuntime::warm_lanes(const wire::OpenRequest& request) {
+  if (request.next) {
+    lanes_.warm(request.next->url, wire::Lane::kDecode);
+    lanes_.warm(request.next->url, wire::Lane::kBulk);
+  } else if (!is_local(request.head_url)) {
+    lanes_.warm(request.head_url, wire::Lane::kDecode);
+  }
 }
 
 std::optional<pipeline::ShardView> NodeRuntime::shard_view(const wire::OpenRequest& request) const {
@@ -253,13 +264,11 @@ void NodeRuntime::step_done(pipeline::StepOutput output, const StepRecord& recor
 void NodeRuntime::send_frames() {
   while (auto frame = table_.next_frame(now())) {
     const std::uint64_t id = frame->id;
-    if (!lanes_.send(*std::move(frame))) {
-      table_.frame_failed(id, error(StatusCode::kResourceExhausted, "the lane is full"), now());
-    }
+    if (const Status sent = lanes_.send(*std::move(frame)); !sent.ok()) table_.frame_failed(id, sent, now());
   }
   while (auto question = table_.next_ask(now())) {
     const std::uint64_t id = question->id;
-    if (!lanes_.send(*std::move(question))) table_.ask_failed(id, now());
+    if (!lanes_.send(*std::move(question)).ok()) table_.ask_failed(id, now());
   }
 }
 
@@ -271,13 +280,13 @@ void NodeRuntime::send_to_heads() {
   while (auto tokens = table_.next_tokens(now())) {
     const std::uint64_t id = tokens->id;
     const bool local = is_local(tokens->head_url);
-    const bool sent = local ? local_head_->send(*std::move(tokens)) : lanes_.send(*std::move(tokens));
+    const bool sent = local ? local_head_->send(*std::move(tokens)) : lanes_.send(*std::move(tokens)).ok();
     if (!sent) table_.tokens_failed(id, now());
   }
   while (auto report = table_.next_report(now())) {
     const std::uint64_t id = report->id;
     const bool local = is_local(report->head_url);
-    const bool sent = local ? local_head_->send(*std::move(report)) : lanes_.send(*std::move(report));
+    const bool sent = local ? local_head_->send(*std::move(report)) : lanes_.send(*std::move(report)).ok();
     if (!sent) table_.report_failed(id, now());
   }
 }

@@ -71,6 +71,7 @@ class NodeRuntime final : public Node, private LaneEvents {
   void send_to_heads();
   void every_second();
   wire::OpenReply open_here(const wire::OpenRequest& request);
+  void warm_lanes(const wire::OpenRequest& request);
   /// kResourceExhausted when a new session's cache would not fit beside what the engine holds now.
   /// Kept prompts go first.
   Status check_room(const wire::OpenRequest& request, const std::optional<pipeline::ShardView>& view);

@@ -56,6 +56,15 @@ TEST_F(NodeRuntimeTest, APromptFlowsThroughThreeNodesAndTokensComeStraightBack) 
   EXPECT_EQ(raw_bytes(), kWanted);
 }
 
+TEST_F(NodeRuntimeTest, AnOpeningMakesTheConnectionsOfBothLanesBeforeAnythingIsSent) {
+  TestHead::Session session = this->session();
+  head_.open(session, route());
+  for (TestNode* next : {&middle_, &last_}) {
+    while (next->connections() < 2) std::this_thread::yield();
+  }
+  EXPECT_EQ(first_.node().figures().links[0].frames, 0u);
+}
+
 TEST_F(NodeRuntimeTest, WhateverWaitsRunsInOneStep) {
   constexpr std::size_t kSessions = 8;
   std::vector<TestHead::Session> sessions;

@@ -25,6 +25,7 @@ class TestNode {
   Node& node() { return *node_; }
   FakeEngine& engine() { return *engine_; }
   int port() const { return port_; }
+  std::size_t connections() const { return server_->open_connections(); }
   std::string url() const { return "http://127.0.0.1:" + std::to_string(port_); }
   const LayerRange& layers() const { return layers_; }
   wire::HopAddress address() const { return {{}, url(), layers_}; }
