@@ -177,11 +177,14 @@ int main(int argc, char** argv) {
                  "The first so many layers alone, without embedding and lm_head");
   app.add_option("--threads", settings.threads, "Threads");
   app.add_option("--compute", settings.compute, "bfloat16 or float32");
-  app.add_option("--quantization", settings.quantizations, "bfloat16, int8, nf4; a list: one after another")
+  app.add_option("--quantization", settings.quantizations,
+                 "bfloat16, int8, nf4, fp8; a list: one after another")
       ->delimiter(',');
   app.add_option("--sessions", settings.sessions, "Sessions that decode together; a list")->delimiter(',');
   app.add_option("--stages", settings.stages, "Measure over 1 … this many stages");
   app.add_option("--context", settings.work.context, "Tokens of a session before it decodes")
+      ->check(CLI::Range(1, 1 << 24));
+  app.add_option("--decoded", settings.work.decoded, "Tokens that are decoded after it")
       ->check(CLI::Range(1, 1 << 24));
   app.add_option("--prompt", settings.work.prompt, "Tokens of a prefill")->check(CLI::Range(1, 1 << 24));
   app.add_option("--chunk", settings.work.chunk, "Rows of a prefill step")->check(CLI::Range(1, 1024));

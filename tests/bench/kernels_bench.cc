@@ -1,6 +1,7 @@
 // Linear layers and attention, each figure as a share of this machine's limits measured in the same run.
-// kernels [--path portable|avx2|avx512] [--threads N] [--seconds S] [--only linear|attention]
-// [--quantization bfloat16|int8|nf4]
+// kernels_bench [--path portable|avx2|avx512|avx512_bf16] [--threads N] [--seconds S] [--only
+// linear|attention]
+// [--quantization bfloat16|int8|nf4|fp8] [--exact]
 
 #include <fmt/format.h>
 
@@ -36,6 +37,7 @@ struct Settings {
   std::string path, only, quantization = "bfloat16";
   int threads = static_cast<int>(std::thread::hardware_concurrency());
   double seconds = 0.3;
+  bool exact = false;
 };
 
 double seconds_of(const std::function<void()>& call) {
@@ -71,18 +73,19 @@ std::vector<float> random_values(std::int64_t count) {
   return result;
 }
 
-PackedLinear random_linear(std::int64_t out, std::int64_t in, MatrixFormat format) {
+PackedLinear random_linear(std::int64_t out, std::int64_t in, MatrixFormat format,
+                           const PackOptions& options) {
   if (is_quantised(format)) {
-    auto packer = QuantisedPacker::create(out, in, format);
+    auto packer = QuantisedPacker::create(out, in, format, options);
     std::vector<std::uint8_t> codes(static_cast<std::size_t>(code_bytes(format, in)));
     std::mt19937 engine(1);
-    for (std::uint8_t& code : codes) code = static_cast<std::uint8_t>(engine());
+    for (std::uint8_t& code : codes) code = static_cast<std::uint8_t>(engine() & 0xBF);  // all are numbers
     const auto scales = random_values(in / scale_group(format, in));
     for (std::int64_t i = 0; i < out; ++i) packer->append(codes.data(), scales.data(), 1).IgnoreError();
     return *packer->finish();
   }
   const Element element = format == MatrixFormat::kBf16 ? Element::kBf16 : Element::kF32;
-  auto packer = LinearPacker::create(out, in, element);
+  auto packer = LinearPacker::create(out, in, element, options);
   const auto row = random_values(in);
   for (std::int64_t i = 0; i < out; ++i) packer->append_rows(row.data(), Element::kF32, 1, in).IgnoreError();
   return *packer->finish();
@@ -92,11 +95,12 @@ PackedLinear random_linear(std::int64_t out, std::int64_t in, MatrixFormat forma
 void bench_linear(CpuBackend& backend, const MachineLimits& limits, double seconds, const LinearShape& shape,
                   MatrixFormat format) {
   const auto [n, k] = shape;
-  constexpr const char* kNames[] = {"fp32", "bf16", "int8", "nf4"};
+  constexpr const char* kNames[] = {"fp32", "bf16", "int8", "nf4", "fp8"};
   constexpr std::size_t kBytes = std::size_t{128} << 20;
   std::vector<PackedLinear> layers;
+  const PackOptions options{backend.order_of(format, k), std::make_shared<PageArena>()};
   for (std::size_t bytes = 0; bytes < kBytes;) {
-    layers.push_back(random_linear(n, k, format));
+    layers.push_back(random_linear(n, k, format, options));
     bytes += layers.back().bytes();
   }
   for (const std::int64_t m : {1, 2, 4, 8, 16, 32, 128}) {
@@ -153,6 +157,7 @@ void bench_attention(CpuBackend& backend, const MachineLimits& limits, double se
 int run(const Settings& settings) {
   CpuBackend::Options options;
   options.threads = settings.threads;
+  options.round_inputs = !settings.exact;
   if (!settings.path.empty()) {
     const auto path = parse_cpu_path(settings.path);
     if (!path.ok()) return fmt::print(stderr, "{}\n", message_of(path.status())), 2;
@@ -165,6 +170,7 @@ int run(const Settings& settings) {
   if (settings.only != "attention") {
     const MatrixFormat format = settings.quantization == "int8"  ? MatrixFormat::kInt8
                                 : settings.quantization == "nf4" ? MatrixFormat::kNf4
+                                : settings.quantization == "fp8" ? MatrixFormat::kFp8
                                                                  : MatrixFormat::kBf16;
     for (const LinearShape& shape : kLinearShapes)
       bench_linear(**backend, limits, settings.seconds, shape, format);
@@ -185,12 +191,13 @@ int run(const Settings& settings) {
 int main(int argc, char** argv) {
   mesh::bench::Settings settings;
   CLI::App app("Linear layers and attention as shares of this machine's limits");
-  app.add_option("--path", settings.path, "portable, avx2 or avx512; the best of the machine by default");
+  app.add_option("--path", settings.path, "portable, avx2, avx512 or avx512_bf16; the best by default");
   app.add_option("--only", settings.only, "linear or attention")
       ->check(CLI::IsMember({"linear", "attention"}));
   app.add_option("--quantization", settings.quantization, "of linear layers")
-      ->check(CLI::IsMember({"bfloat16", "int8", "nf4"}));
+      ->check(CLI::IsMember({"bfloat16", "int8", "nf4", "fp8"}));
   app.add_option("--threads", settings.threads, "all cores by default")->check(CLI::PositiveNumber);
+  app.add_flag("--exact", settings.exact, "Float32 products, as with --dtype float32");
   app.add_option("--seconds", settings.seconds, "for each figure");
   CLI11_PARSE(app, argc, argv);
   return mesh::bench::run(settings);

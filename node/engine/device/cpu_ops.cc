@@ -98,12 +98,15 @@ class CpuOps final : public DeviceOps {
   }
   StatusOr<std::unique_ptr<LinearLoader>> linear_loader(std::int64_t out, std::int64_t in,
                                                         Element element) override {
-    MESH_ASSIGN_OR_RETURN(ops::LinearPacker packer, ops::LinearPacker::create(out, in, element));
+    const auto format = element == Element::kBf16 ? ops::MatrixFormat::kBf16 : ops::MatrixFormat::kF32;
+    MESH_ASSIGN_OR_RETURN(ops::LinearPacker packer,
+                          ops::LinearPacker::create(out, in, element, pack_options(format, in)));
     return std::make_unique<CpuLinearLoader>(std::move(packer));
   }
   StatusOr<std::unique_ptr<QuantisedLoader>> quantised_loader(std::int64_t out, std::int64_t in,
                                                               ops::MatrixFormat format) override {
-    MESH_ASSIGN_OR_RETURN(ops::QuantisedPacker packer, ops::QuantisedPacker::create(out, in, format));
+    MESH_ASSIGN_OR_RETURN(ops::QuantisedPacker packer,
+                          ops::QuantisedPacker::create(out, in, format, pack_options(format, in)));
     return std::make_unique<CpuQuantisedLoader>(std::move(packer));
   }
   std::int64_t kv_block_bytes(std::int64_t kv_heads, std::int64_t head_dim, Element element) const override {
@@ -166,16 +169,22 @@ class CpuOps final : public DeviceOps {
   Status finish() override { return absl::OkStatus(); }
 
  private:
+  ops::PackOptions pack_options(ops::MatrixFormat format, std::int64_t in) const {
+    return {backend_->order_of(format, in), arena_};
+  }
+
   std::unique_ptr<ops::CpuBackend> backend_;
+  const std::shared_ptr<ops::PageArena> arena_ = std::make_shared<ops::PageArena>();
 };
 
 }  // namespace
 
-StatusOr<std::unique_ptr<DeviceOps>> make_cpu_ops(unsigned threads) {
+StatusOr<std::unique_ptr<DeviceOps>> make_cpu_ops(unsigned threads, bool round_inputs) {
   const unsigned count = threads != 0 ? threads : std::max(1u, std::thread::hardware_concurrency());
   MESH_ASSIGN_OR_RETURN(
       auto backend,
-      ops::CpuBackend::create({.threads = static_cast<int>(std::min(count, 1024u)), .path = std::nullopt}));
+      ops::CpuBackend::create(
+          {.threads = static_cast<int>(std::min(count, 1024u)), .path = {}, .round_inputs = round_inputs}));
   return std::make_unique<CpuOps>(std::move(backend));
 }
 

@@ -115,7 +115,7 @@ class DeviceOps {
   virtual void use_path(CudaPath path);
 };
 
-/// The kernels of node/engine/ops on `threads` threads.
-StatusOr<std::unique_ptr<DeviceOps>> make_cpu_ops(unsigned threads);
+/// The kernels of node/engine/ops on `threads` threads; `round_inputs`: of products (ops::CpuBackend).
+StatusOr<std::unique_ptr<DeviceOps>> make_cpu_ops(unsigned threads, bool round_inputs = false);
 
 }  // namespace mesh::engine

@@ -209,7 +209,7 @@ StatusOr<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
     }
   }
   if (!ops) {
-    MESH_ASSIGN_OR_RETURN(ops, make_cpu_ops(options.threads));
+    MESH_ASSIGN_OR_RETURN(ops, make_cpu_ops(options.threads, compute == ComputeType::kBfloat16));
   }
   const std::uint64_t free = ops->free_memory();
   const std::uint64_t budget =

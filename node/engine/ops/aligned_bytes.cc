@@ -14,7 +14,12 @@ std::size_t whole_pages(std::size_t bytes) {
 }  // namespace
 
 AlignedBytes::~AlignedBytes() {
-  if (data_ != nullptr) munmap(data_, whole_pages(size_));
+  if (data_ == nullptr) return;
+  if (mapping_ == nullptr) {
+    munmap(data_, whole_pages(size_));
+  } else {
+    madvise(data_, whole_pages(size_), MADV_DONTNEED);
+  }
 }
 
 StatusOr<AlignedBytes> AlignedBytes::allocate(std::size_t bytes) {

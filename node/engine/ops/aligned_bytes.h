@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <utility>
 
 #include "common/base/status.h"
@@ -16,10 +17,13 @@ class AlignedBytes {
   static StatusOr<AlignedBytes> allocate(std::size_t bytes);
 
   AlignedBytes(AlignedBytes&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)),
+        mapping_(std::move(other.mapping_)) {}
   AlignedBytes& operator=(AlignedBytes&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
+    std::swap(mapping_, other.mapping_);
     return *this;
   }
   ~AlignedBytes();
@@ -28,8 +32,10 @@ class AlignedBytes {
   std::size_t size() const { return size_; }
 
  private:
+  friend class PageArena;
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  std::shared_ptr<void> mapping_;  // of an arena, which it is part of
 };
 
 }  // namespace mesh::ops

@@ -9,6 +9,7 @@ namespace mesh::ops {
 namespace {
 const Kernels& kernels_of(CpuPath path) {
 #ifdef MESH_X86_KERNELS
+  if (path == CpuPath::kAvx512Bf16) return avx512_bf16_kernels();
   if (path == CpuPath::kAvx512) return avx512_kernels();
   if (path == CpuPath::kAvx2) return avx2_kernels();
 #endif
@@ -23,6 +24,8 @@ std::string_view to_string(CpuPath path) {
       return "avx2";
     case CpuPath::kAvx512:
       return "avx512";
+    case CpuPath::kAvx512Bf16:
+      return "avx512_bf16";
     case CpuPath::kPortable:
       break;
   }
@@ -30,10 +33,11 @@ std::string_view to_string(CpuPath path) {
 }
 
 StatusOr<CpuPath> parse_cpu_path(std::string_view name) {
-  for (const CpuPath path : {CpuPath::kPortable, CpuPath::kAvx2, CpuPath::kAvx512}) {
+  for (const CpuPath path : {CpuPath::kPortable, CpuPath::kAvx2, CpuPath::kAvx512, CpuPath::kAvx512Bf16}) {
     if (name == to_string(path)) return path;
   }
-  return error(StatusCode::kInvalidArgument, "unknown CPU path \"{}\": use portable, avx2 or avx512", name);
+  return error(StatusCode::kInvalidArgument,
+               "unknown CPU path \"{}\": use portable, avx2, avx512 or avx512_bf16", name);
 }
 
 std::vector<CpuPath> available_cpu_paths() {
@@ -42,6 +46,9 @@ std::vector<CpuPath> available_cpu_paths() {
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+      if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni")) {
+        paths.push_back(CpuPath::kAvx512Bf16);
+      }
       paths.push_back(CpuPath::kAvx512);
     }
     paths.push_back(CpuPath::kAvx2);
@@ -59,7 +66,12 @@ StatusOr<std::unique_ptr<CpuBackend>> CpuBackend::create(const Options& options)
     return error(StatusCode::kFailedPrecondition, "this CPU cannot run the {} path; its best is {}",
                  to_string(path), to_string(paths.front()));
   }
-  return std::unique_ptr<CpuBackend>(new CpuBackend(options.threads, path, &kernels_of(path)));
+  return std::unique_ptr<CpuBackend>(new CpuBackend(options, path, &kernels_of(path)));
+}
+
+PanelOrder CpuBackend::order_of(MatrixFormat format, std::int64_t in) const {
+  const bool rounds = round_inputs_ && kernels_->dots[static_cast<std::size_t>(format)].dot != nullptr;
+  return rounds && in % pairs_multiple(format) == 0 ? PanelOrder::kPairs : PanelOrder::kOutputs;
 }
 
 float* CpuBackend::scratch(std::int64_t count) {

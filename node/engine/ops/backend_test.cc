@@ -38,7 +38,7 @@ TEST(ThreadPool, ALoopEndsOnlyWhenItsLastRangeHasEnded) {
 }
 
 TEST(CpuBackend, NamesRoundTripAndUnknownOnesAreRefused) {
-  for (const CpuPath path : {CpuPath::kPortable, CpuPath::kAvx2, CpuPath::kAvx512}) {
+  for (const CpuPath path : {CpuPath::kPortable, CpuPath::kAvx2, CpuPath::kAvx512, CpuPath::kAvx512Bf16}) {
     EXPECT_EQ(*parse_cpu_path(to_string(path)), path);
   }
   EXPECT_EQ(parse_cpu_path("sse9").status().code(), StatusCode::kInvalidArgument);

@@ -6,6 +6,7 @@
 #include "node/engine/ops/kernels.h"
 #include "node/engine/ops/panel_layout.h"
 #include "node/engine/ops/quantise.h"
+#include "node/engine/ops/rounded_inputs.h"
 
 namespace mesh::ops {
 namespace {
@@ -13,6 +14,11 @@ namespace {
 //
 #include "node/engine/ops/gemm_kernel.h"
 #include "node/engine/ops/quantised_gemm_kernel.h"
+//
+#include "node/engine/ops/dot_weights.h"
+//
+#include "node/engine/ops/dot_kernel.h"
+#include "node/engine/ops/dot_pack.h"
 #include "node/engine/ops/row_kernel.h"
 }  // namespace
 
@@ -22,7 +28,11 @@ const Kernels& MESH_KERNELS() {
       .gemm = gemm,
       .gemm_int8 = quantised_gemm<Int8Codes>,
       .gemm_nf4 = quantised_gemm<Nf4Codes>,
+      .gemm_fp8 = quantised_gemm<Fp8Codes>,
       .pack_rows = pack_rows,
+      .dot_tile_rows = kDotRows,
+      .dots =
+          {{}, {}, {pack_integer_pairs, dot_codes<Int8Pairs>}, {pack_integer_pairs, dot_codes<Nf4Pairs>}, {}},
       .softmax_row = softmax_row,
       .scale = scale,
       .rms_norm = rms_norm,

@@ -45,7 +45,7 @@ struct Source {
 
 // Copies outputs [first, first + outs) of `ins` inputs into the panels, 256 inputs of one panel at a time, so
 // that what is written stays in the nearest cache.
-template <class Stored>
+template <class Stored, PanelOrder kOrder>
 void scatter(const Source& source, std::int64_t outs, std::int64_t ins, std::int64_t first,
              std::byte* panels) {
   constexpr MatrixFormat kFormat = std::is_same_v<Stored, Bf16> ? MatrixFormat::kBf16 : MatrixFormat::kF32;
@@ -56,10 +56,9 @@ void scatter(const Source& source, std::int64_t outs, std::int64_t ins, std::int
     for (std::int64_t in0 = 0; in0 < ins; in0 += kInputs) {
       const std::int64_t in_end = std::min(in0 + kInputs, ins);
       for (std::int64_t n = begin; n < end; ++n) {
-        Stored* to = panel + in0 * kPanel + place_in_panel(kFormat, n % kPanel);
         const std::byte* from = source.data + (n - first) * source.out_stride + in0 * source.in_stride;
-        for (std::int64_t in = in0; in < in_end; ++in, to += kPanel, from += source.in_stride) {
-          *to = converted<Stored>(from, source.type);
+        for (std::int64_t in = in0; in < in_end; ++in, from += source.in_stride) {
+          panel[place_in_panel(kOrder, kFormat, n % kPanel, in)] = converted<Stored>(from, source.type);
         }
       }
     }
@@ -68,11 +67,12 @@ void scatter(const Source& source, std::int64_t outs, std::int64_t ins, std::int
 }
 }  // namespace
 
-StatusOr<LinearPacker> LinearPacker::create(std::int64_t out, std::int64_t in, Element element) {
+StatusOr<LinearPacker> LinearPacker::create(std::int64_t out, std::int64_t in, Element element,
+                                            const PackOptions& options) {
   if (element == Element::kF16) return error(StatusCode::kInvalidArgument, "float16 is no stored format");
   LinearPacker packer;
   const MatrixFormat format = element == Element::kBf16 ? MatrixFormat::kBf16 : MatrixFormat::kF32;
-  MESH_ASSIGN_OR_RETURN(packer.packed_, PackedLinear::allocate(out, in, format));
+  MESH_ASSIGN_OR_RETURN(packer.packed_, PackedLinear::allocate(out, in, format, options));
   return packer;
 }
 
@@ -91,11 +91,10 @@ Status LinearPacker::append(const std::byte* data, Element type, std::int64_t ou
                             std::int64_t in_stride, std::int64_t outs) {
   MESH_RETURN_IF_ERROR(packed_.check_room(filled_, outs));
   const Source source{data, type, out_stride, in_stride};
-  if (packed_.format_ == MatrixFormat::kBf16) {
-    scatter<Bf16>(source, outs, packed_.in_, filled_, packed_.weights_.data());
-  } else {
-    scatter<float>(source, outs, packed_.in_, filled_, packed_.weights_.data());
-  }
+  const auto fill = packed_.format_ == MatrixFormat::kF32  ? scatter<float, PanelOrder::kOutputs>
+                    : packed_.order_ == PanelOrder::kPairs ? scatter<Bf16, PanelOrder::kPairs>
+                                                           : scatter<Bf16, PanelOrder::kOutputs>;
+  fill(source, outs, packed_.in_, filled_, packed_.weights_.data());
   filled_ += outs;
   return absl::OkStatus();
 }

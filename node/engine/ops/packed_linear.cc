@@ -27,13 +27,17 @@ void quantised_row(const PackedLinear& weight, const std::byte* panel, std::int6
     float scale;
     std::memcpy(&scale, at + column * 4, sizeof(scale));
     const std::byte* codes = at + kPanelScales;
-    if (weight.format() == MatrixFormat::kInt8) {
-      out[in] = static_cast<float>(static_cast<std::int8_t>(codes[in * kPanel + column])) * scale * kInt8Step;
-    } else {
+    if (weight.format() == MatrixFormat::kNf4) {
+      const Nf4Place place = nf4_place(weight.order(), column, in % group);
       std::uint32_t word;
-      std::memcpy(&word, codes + in % group / 4 * 64 + column % 16 * 4, sizeof(word));
-      out[in] = kNf4Values[word >> (column / 16 * 16 + in % 4 * 4) & 15] * scale;
+      std::memcpy(&word, codes + place.word * 4, sizeof(word));
+      out[in] = kNf4Values[word >> place.bit & 15] * scale;
+      continue;
     }
+    const auto code = static_cast<std::uint8_t>(codes[code_place(weight.order(), column, in % group)]);
+    out[in] = weight.format() == MatrixFormat::kInt8
+                  ? static_cast<float>(static_cast<std::int8_t>(code)) * scale * kInt8Step
+                  : fp8_value(code) * scale;
   }
 }
 }  // namespace
@@ -48,14 +52,21 @@ std::optional<std::size_t> PackedLinear::packed_bytes(std::int64_t out, std::int
   return static_cast<std::size_t>(*bytes);
 }
 
-StatusOr<PackedLinear> PackedLinear::allocate(std::int64_t out, std::int64_t in, MatrixFormat format) {
+StatusOr<PackedLinear> PackedLinear::allocate(std::int64_t out, std::int64_t in, MatrixFormat format,
+                                              const PackOptions& options) {
   const auto bytes = packed_bytes(out, in, format);
   if (out < 1 || in < 1 || !bytes) {
     return error(StatusCode::kInvalidArgument, "cannot pack a [{}, {}] matrix", out, in);
   }
+  if (options.order == PanelOrder::kPairs &&
+      (format == MatrixFormat::kF32 || in % pairs_multiple(format) != 0)) {
+    return error(StatusCode::kInvalidArgument, "rows of {} values cannot be packed in pairs", in);
+  }
   PackedLinear packed;
+  const std::size_t size = *bytes + (format == MatrixFormat::kNf4 ? kReadBeyond : 0);
   MESH_ASSIGN_OR_RETURN(packed.weights_,
-                        AlignedBytes::allocate(*bytes + (format == MatrixFormat::kNf4 ? kReadBeyond : 0)));
+                        options.arena ? options.arena->allocate(size) : AlignedBytes::allocate(size));
+  packed.order_ = options.order;
   packed.out_ = out;
   packed.in_ = in;
   packed.format_ = format;
@@ -90,9 +101,10 @@ void linear_row(const PackedLinear& weight, std::int64_t index, float* out) {
   if (is_quantised(weight.format())) return quantised_row(weight, panel, index % kPanel, out);
   const Element element = weight.format() == MatrixFormat::kBf16 ? Element::kBf16 : Element::kF32;
   const std::int64_t size = element_size(element);
-  const std::byte* from = panel + place_in_panel(weight.format(), index % kPanel) * size;
-  for (std::int64_t in = 0; in < weight.in_features(); ++in)
-    widen(from + in * kPanel * size, element, 1, out + in);
+  for (std::int64_t in = 0; in < weight.in_features(); ++in) {
+    const std::int64_t place = place_in_panel(weight.order(), weight.format(), index % kPanel, in);
+    widen(panel + place * size, element, 1, out + in);
+  }
 }
 
 }  // namespace mesh::ops

@@ -29,6 +29,38 @@ struct Int8Codes {
   }
 };
 
+struct Fp8Codes {
+  static constexpr std::int64_t kInputs = 1, kBytes = 32;
+  static constexpr float kScaleUnit = 1;
+  static constexpr bool kScalesFirst = false;
+
+  const std::byte* at;
+  int pair;
+  MESH_INLINE void fetch(const std::byte* step, int which) {
+    at = step;
+    pair = which;
+  }
+  MESH_INLINE void decode(int, Vec& low, Vec& high) const {
+    low = widened(at + pair * kLanes);
+    high = widened(at + 16 + pair * kLanes);
+  }
+  /// As a float's exponent and mantissa the code is too small by 2^120.
+  MESH_INLINE static Vec widened(const std::byte* from) {
+#if defined(__AVX512F__)
+    const VecU codes =
+        reinterpret_cast<VecU>(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#elif defined(__AVX2__)
+    const VecU codes =
+        reinterpret_cast<VecU>(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
+    VecU codes;
+    for (int i = 0; i < kLanes; ++i) codes[i] = static_cast<std::uint32_t>(from[i]);
+#endif
+    const Vec size = from_bits((codes & 0x7Fu) << 20) * 0x1p120f;
+    return from_bits(bits_of(size) | (codes & 0x80u) << 24);
+  }
+};
+
 struct Nf4Codes {
   static constexpr std::int64_t kInputs = 4, kBytes = 64;
   static constexpr float kScaleUnit = 1;

@@ -3,45 +3,10 @@
 
 #include <tuple>
 
-#include "node/engine/ops/linear.h"
-#include "node/engine/ops/ops_test_util.h"
-#include "node/engine/ops/quantise.h"
+#include "node/engine/ops/matrix_test_util.h"
 
 namespace mesh::ops {
 namespace {
-
-/// Random codes and scales of a whole matrix, what they mean, and the same packed.
-struct Quantised {
-  std::vector<float> weight;  // [n, k]
-  PackedLinear packed;
-};
-
-Quantised random_matrix(MatrixFormat format, std::int64_t n, std::int64_t k,
-                        const std::vector<float>& bias = {}) {
-  std::mt19937 engine(7);
-  const std::int64_t groups = k / scale_group(format, k), bytes = code_bytes(format, k);
-  std::vector<std::uint8_t> codes(static_cast<std::size_t>(n * bytes));
-  for (std::uint8_t& code : codes) code = static_cast<std::uint8_t>(engine());
-  std::vector<float> scales = random_values(n * groups, 8);
-  Quantised made;
-  made.weight.resize(static_cast<std::size_t>(n * k));
-  for (std::int64_t row = 0; row < n; ++row) {
-    dequantise_row(format, codes.data() + row * bytes, scales.data() + row * groups, k,
-                   made.weight.data() + row * k);
-  }
-  auto packer = QuantisedPacker::create(n, k, format);
-  EXPECT_TRUE(packer.ok());
-  const std::int64_t first = n / 3;  // in two pieces
-  EXPECT_TRUE(packer->append(codes.data(), scales.data(), first).ok());
-  EXPECT_TRUE(packer->append(codes.data() + first * bytes, scales.data() + first * groups, n - first).ok());
-  if (!bias.empty()) {
-    EXPECT_TRUE(packer->set_bias(0, bias).ok());
-  }
-  auto packed = packer->finish();
-  EXPECT_TRUE(packed.ok());
-  made.packed = *std::move(packed);
-  return made;
-}
 
 using Parameter = std::tuple<CpuPath, MatrixFormat>;
 class QuantisedLinear : public testing::TestWithParam<Parameter> {
@@ -51,10 +16,11 @@ class QuantisedLinear : public testing::TestWithParam<Parameter> {
 };
 INSTANTIATE_TEST_SUITE_P(Paths, QuantisedLinear,
                          testing::Combine(testing::ValuesIn(available_cpu_paths()),
-                                          testing::Values(MatrixFormat::kInt8, MatrixFormat::kNf4)),
+                                          testing::Values(MatrixFormat::kInt8, MatrixFormat::kNf4,
+                                                          MatrixFormat::kFp8)),
                          [](const auto& info) {
                            return std::string(to_string(std::get<0>(info.param))) +
-                                  (std::get<1>(info.param) == MatrixFormat::kInt8 ? "Int8" : "Nf4");
+                                  std::string(format_name(std::get<1>(info.param)));
                          });
 
 TEST_P(QuantisedLinear, MatchesTheDoubleProductWithTheWeightsThatTheCodesMean) {

@@ -121,14 +121,9 @@ void gelu_tanh(float* x, std::int64_t n) {
   });
 }
 
-// To nearest even: add half of the last kept bit less one, plus that bit. NaN gets its quiet bit instead.
 void to_bf16(const float* x, std::int64_t n, void* out) {
   for_each_vec(n, [&](std::int64_t i, std::int64_t count) {
-    const Vec v = load_n(x + i, count);
-    const VecU bits = bits_of(v);
-    const VecU rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
-    const VecU words = (v != v) ? ((bits >> 16) | 0x40u) : rounded;
-    const VecH half = __builtin_convertvector(words, VecH);
+    const VecH half = __builtin_convertvector(bf16_words(load_n(x + i, count)), VecH);
     __builtin_memcpy(static_cast<char*>(out) + i * 2, &half, static_cast<std::size_t>(count) * 2);
   });
 }

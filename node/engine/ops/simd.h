@@ -39,6 +39,14 @@ MESH_INLINE Vec from_bits(VecU v) {
   return reinterpret_cast<Vec>(v);
 }
 
+/// The bits of v as bfloat16, to nearest even: add half of the last kept bit less one, plus that bit. NaN
+/// gets its quiet bit instead.
+MESH_INLINE VecU bf16_words(Vec v) {
+  const VecU bits = bits_of(v);
+  const VecU rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+  return (v != v) ? ((bits >> 16) | 0x40u) : rounded;
+}
+
 /// a · b + c, one rounding where the instruction set has it.
 MESH_INLINE Vec fma(Vec a, Vec b, Vec c) {
 #if defined(__AVX512F__)

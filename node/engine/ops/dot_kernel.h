@@ -1,0 +1,243 @@
+// Products of inputs that were rounded first, in panels of PanelOrder::kPairs: one instruction multiplies two
+// inputs by two weights of each output and adds both to a sum of 32 bits. Integer sums are exact, so any
+// order gives the same bits; sums of bfloat16 products go over the inputs of a chain in ascending order for
+// any number of rows. What follows an integer sum is multiplied and added without fusing: the same bits on
+// every CPU.
+
+constexpr int kVecs = 32 / kLanes;
+/// Rows of a full tile; what a full tile takes of a panel's vectors at once; up to here it takes all of them.
+constexpr int kDotRows = kLanes == 16 ? 13 : 6;
+constexpr int kDotTake = 2;
+constexpr int kDotWideRows = kLanes == 16 ? kDotRows : kLanes == 8 ? 2 : 1;
+/// Up to here codes are decoded for each tile; for more rows once into a buffer.
+constexpr int kDecodedRows = 4;
+
+/// All inputs of one chain, for one panel and a tile of rows.
+struct DotTile {
+  const std::byte* weights;    // of the first group
+  std::int64_t weight_stride;  // bytes between groups
+  std::int64_t groups, steps;  // steps of a group
+  const std::byte* scales;     // null: none
+  std::int64_t scale_stride;   // bytes between groups
+  float scale_unit;
+  const std::uint32_t* inputs;  // [pairs, rows]
+  const float* input_steps;     // of each row; null: none
+  float* c;
+  std::int64_t c_stride;
+  const float* bias;  // null: none
+  bool add;
+  std::int64_t ahead;  // bytes from here to what will be read next, fetched meanwhile; 0: nothing
+};
+
+template <class Weights, int kRows, int kTake>
+void dot_tile(const DotTile& args, int first) {
+  using Dot = typename Weights::Dot;
+  Vec totals[kRows][kTake] = {};
+  const std::uint32_t* inputs = args.inputs;
+  for (std::int64_t group = 0; group < args.groups; ++group) {
+    typename Dot::Sum sums[kRows][kTake] = {};
+    const std::byte* step = args.weights + group * args.weight_stride;
+    for (std::int64_t i = 0; i < args.steps; ++i) {
+      for (std::int64_t line = 0; line < Weights::kBytes; line += 64)
+        __builtin_prefetch(step + args.ahead + line, 0, 2);
+#pragma GCC unroll 4
+      for (int pair = 0; pair < Weights::kPairs; ++pair) {
+        VecU words[kTake];
+#pragma GCC unroll 8
+        for (int vec = 0; vec < kTake; ++vec) words[vec] = Weights::words(step, pair, first + vec);
+#pragma GCC unroll 16
+        for (int row = 0; row < kRows; ++row) {
+          const VecU value = inputs[pair * kRows + row] - VecU{};
+#pragma GCC unroll 8
+          for (int vec = 0; vec < kTake; ++vec) sums[row][vec] = Dot::step(sums[row][vec], value, words[vec]);
+        }
+      }
+      step += Weights::kBytes;
+      inputs += Weights::kPairs * kRows;
+    }
+    if (args.scales == nullptr) {
+#pragma GCC unroll 16
+      for (int row = 0; row < kRows; ++row) {
+#pragma GCC unroll 8
+        for (int vec = 0; vec < kTake; ++vec) totals[row][vec] = Dot::to_float(sums[row][vec]);
+      }
+      continue;
+    }
+    const float* scales = reinterpret_cast<const float*>(args.scales + group * args.scale_stride);
+#pragma GCC unroll 8
+    for (int vec = 0; vec < kTake; ++vec) {
+      const Vec scale = load(scales + (first + vec) * kLanes) * args.scale_unit;
+#pragma GCC unroll 16
+      for (int row = 0; row < kRows; ++row)
+        totals[row][vec] = totals[row][vec] + Dot::to_float(sums[row][vec]) * scale;
+    }
+  }
+#pragma GCC unroll 16
+  for (int row = 0; row < kRows; ++row) {
+#pragma GCC unroll 8
+    for (int vec = 0; vec < kTake; ++vec) {
+      const int column = (first + vec) * kLanes;
+      float* c = args.c + row * args.c_stride + column;
+      Vec value = totals[row][vec];
+      if (args.input_steps != nullptr) value = value * args.input_steps[row];
+      if (args.add) value = load(c) + value;
+      if (args.bias != nullptr) value = value + load(args.bias + column);
+      store(c, value);
+    }
+  }
+}
+
+template <class Weights, int kRows>
+void dot_whole_tile(const DotTile& args) {
+  if constexpr (kRows <= kDotWideRows) {
+    dot_tile<Weights, kRows, kVecs>(args, 0);
+  } else {
+    for (int first = 0; first < kVecs; first += kDotTake) dot_tile<Weights, kRows, kDotTake>(args, first);
+  }
+}
+
+using DotCall = void (*)(const DotTile&);
+template <class Weights, int kMost>
+struct DotTable {
+  DotCall calls[kDotRows + 1] = {};
+  constexpr DotTable() { fill<1>(); }
+  template <int kRows>
+  constexpr void fill() {
+    calls[kRows] = dot_whole_tile<Weights, kRows>;
+    if constexpr (kRows < kMost) fill<kRows + 1>();
+  }
+};
+template <class Weights, int kMost>
+constexpr DotTable<Weights, kMost> kDotTiles{};
+
+struct DotTiling {  // m rows in tiles of nearly equal height
+  std::int64_t tiles, height, taller;
+  explicit DotTiling(std::int64_t m) {
+    tiles = (m + kDotRows - 1) / kDotRows;
+    height = m / tiles;
+    taller = m % tiles;
+  }
+  std::int64_t rows(std::int64_t index) const { return height + (index < taller ? 1 : 0); }
+  std::int64_t first(std::int64_t index) const { return index * height + (index < taller ? index : taller); }
+};
+
+/// All rows × one panel × one chain, from weights that `calls` understand.
+void dot_rows(const DotArgs& args, DotTile tile, const DotCall* calls, std::int64_t panel, std::int64_t k0,
+              std::int64_t pairs) {
+  const std::int64_t column = panel * 32;
+  const std::int64_t columns = args.n - column < 32 ? args.n - column : 32;
+  tile.inputs = args.inputs + k0 / 2 * args.m;
+  tile.input_steps = args.input_steps == nullptr ? nullptr : args.input_steps + k0 / kChain * args.m;
+  tile.bias = k0 == 0 && args.bias != nullptr ? args.bias + column : nullptr;
+  tile.add = args.add || k0 > 0;
+  const DotTiling tiling(args.m);
+  float* c = args.c + column;
+  for (std::int64_t t = 0; t < tiling.tiles; ++t) {
+    const std::int64_t rows = tiling.rows(t);
+    if (columns == 32) {
+      tile.c = c;
+      tile.c_stride = args.c_stride;
+      calls[rows](tile);
+    } else {
+      float whole[kDotRows * 32] = {};
+      for (std::int64_t row = 0; row < rows; ++row) {
+        for (std::int64_t i = 0; i < columns; ++i) whole[row * 32 + i] = c[row * args.c_stride + i];
+      }
+      tile.c = whole;
+      tile.c_stride = 32;
+      calls[rows](tile);
+      for (std::int64_t row = 0; row < rows; ++row) {
+        for (std::int64_t i = 0; i < columns; ++i) c[row * args.c_stride + i] = whole[row * 32 + i];
+      }
+    }
+    c += rows * args.c_stride;
+    tile.inputs += rows * pairs;
+    if (tile.input_steps != nullptr) tile.input_steps += rows;
+  }
+}
+
+/// Calls block(panel, k0, inputs of the chain): a few rows panel by panel in the order of memory, many rows
+/// so that one chain's inputs of all rows stay in the cache while several panels pass over them.
+template <class Block>
+MESH_INLINE void for_each_block(const DotArgs& args, std::int64_t first_panel, std::int64_t last_panel,
+                                const Block& block) {
+  const auto inputs = [&](std::int64_t k0) { return args.k - k0 < kChain ? args.k - k0 : kChain; };
+  if (args.m <= kDotRows) {
+    for (std::int64_t panel = first_panel; panel < last_panel; ++panel) {
+      for (std::int64_t k0 = 0; k0 < args.k; k0 += kChain) block(panel, k0, inputs(k0));
+    }
+  } else {
+    for (std::int64_t k0 = 0; k0 < args.k; k0 += kChain) {
+      for (std::int64_t panel = first_panel; panel < last_panel; ++panel) block(panel, k0, inputs(k0));
+    }
+  }
+}
+
+#if defined(__AVX512BF16__)
+void dot_bf16(const DotArgs& args, std::int64_t first_panel, std::int64_t last_panel) {
+  if (args.m <= 0) return;
+  for_each_block(
+      args, first_panel, last_panel, [&](std::int64_t panel, std::int64_t k0, std::int64_t inputs) {
+        DotTile tile{};
+        tile.weights = args.panels + panel * args.panel_stride + k0 / 2 * kPairBytes;
+        tile.groups = 1;
+        tile.steps = inputs / 2;
+        tile.ahead = args.m <= kDotRows ? inputs / 2 * kPairBytes : args.panel_stride;
+        dot_rows(args, tile, kDotTiles<PlainPairs<BfloatDot>, kDotRows>.calls, panel, k0, inputs / 2);
+      });
+}
+#endif
+
+/// The words of a chain's codes, as PlainPairs reads them.
+template <class Weights>
+void unpack(const DotTile& tile, std::byte* out) {
+  for (std::int64_t group = 0; group < tile.groups; ++group) {
+    const std::byte* step = tile.weights + group * tile.weight_stride;
+    for (std::int64_t i = 0; i < tile.steps; ++i, step += Weights::kBytes) {
+      __builtin_prefetch(step + tile.ahead, 0, 2);
+#pragma GCC unroll 4
+      for (int pair = 0; pair < Weights::kPairs; ++pair, out += kPairBytes) {
+#pragma GCC unroll 8
+        for (int vec = 0; vec < kVecs; ++vec) {
+          const VecU words = Weights::words(step, pair, vec);
+          __builtin_memcpy(out + vec * kLanes * 4, &words, sizeof(words));
+        }
+      }
+    }
+  }
+}
+
+template <class Weights>
+void dot_codes(const DotArgs& args, std::int64_t first_panel, std::int64_t last_panel) {
+  if (args.m <= 0) return;
+  alignas(64) std::byte buffer[kChain / 2 * kPairBytes];
+  for_each_block(args, first_panel, last_panel,
+                 [&](std::int64_t panel, std::int64_t k0, std::int64_t inputs) {
+                   const std::byte* first = args.panels + panel * args.panel_stride;
+                   const std::int64_t group = Weights::kScalesFirst ? inputs : args.group;
+                   DotTile tile{};
+                   tile.groups = inputs / group;
+                   tile.steps = group / 2 / Weights::kPairs;
+                   tile.scale_unit = Weights::kScaleUnit;
+                   if constexpr (Weights::kScalesFirst) {
+                     tile.scales = first;
+                     tile.weights = first + kPanelScales + k0 / 2 / Weights::kPairs * Weights::kBytes;
+                   } else {
+                     tile.weight_stride = tile.scale_stride = kPanelScales + tile.steps * Weights::kBytes;
+                     tile.scales = first + k0 / group * tile.scale_stride;
+                     tile.weights = tile.scales + kPanelScales;
+                   }
+                   tile.ahead = args.panel_stride;
+                   if (args.m <= kDecodedRows) {
+                     dot_rows(args, tile, kDotTiles<Weights, kDecodedRows>.calls, panel, k0, inputs / 2);
+                     return;
+                   }
+                   unpack<Weights>(tile, buffer);
+                   tile.weights = buffer;
+                   tile.steps = group / 2;
+                   tile.weight_stride = tile.steps * kPairBytes;
+                   tile.ahead = 0;
+                   dot_rows(args, tile, kDotTiles<PlainPairs<typename Weights::Dot>, kDotRows>.calls, panel,
+                            k0, inputs / 2);
+                 });
+}
