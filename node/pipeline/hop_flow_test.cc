@@ -1,4 +1,5 @@
 #include "node/pipeline/hop_fixture_for_test.h"
+#include "node/pipeline/replay_pace.h"
 
 namespace mesh::pipeline {
 namespace {
@@ -277,6 +278,7 @@ TEST_F(Recovery, KeptOutputsAreSentAgainFromTheReceiversCursor) {
   wire::OpenRequest resume = middle({2});
   resume.emit_from = 150;
   open(resume);
+  now += ReplayPace::kQuiet;
   const auto frame = table.next_frame(now);
   ASSERT_TRUE(frame);
   ASSERT_EQ(frame->segments.size(), 2u) << "small neighbours are merged up to 128 rows";

@@ -9,6 +9,7 @@
 #include "node/pipeline/hop_session.h"
 #include "node/pipeline/hop_table.h"
 #include "node/pipeline/prefix_cache.h"
+#include "node/pipeline/replay_pace.h"
 
 namespace mesh::pipeline {
 
@@ -20,6 +21,7 @@ struct Link {
   std::size_t in_flight = 0;
   TimePoint not_before{};
   Duration backoff{};
+  std::optional<TimePoint> replay_held;  ///< until then only replays wait, and may not go
 };
 using LinkKey = std::pair<std::string, wire::Lane>;
 
@@ -31,6 +33,8 @@ struct SentSegment {
 struct SentFrame {
   LinkKey link;
   std::vector<SentSegment> segments;
+  TimePoint sent{};
+  bool replay = false;
 };
 struct SentToken {
   wire::HopKey hop;
@@ -109,8 +113,8 @@ class HopTable::Impl {
 
   void update_links(HopSession& session, TimePoint now);
   void leave_links(const HopSession& session);
-  void take_from(HopSession& session, const LinkKey& link, OutFrame& frame, SentFrame& sent,
-                 std::uint64_t* bytes, TimePoint now);
+  void fill(Link& link, OutFrame& frame, SentFrame& sent, std::size_t most_segments, TimePoint now);
+  void frame_back(const SentFrame& sent, TimePoint now);
   void answered(HopSession& session, const SentSegment& sent, const wire::SegmentAnswer& answer,
                 TimePoint now);
   void stop_sending(HopSession& session, wire::ReportCode code, std::string message, TimePoint now);
@@ -138,6 +142,7 @@ class HopTable::Impl {
   std::map<std::uint64_t, std::vector<std::pair<wire::HopKey, CacheId>>> steps_;
 
   std::map<LinkKey, Link> links_;
+  std::map<std::string, ReplayPace> paces_;  ///< by URL, both lanes together
   std::optional<LinkKey> last_link_;
   std::map<std::uint64_t, SentFrame> frames_;
   std::map<std::uint64_t, std::vector<SentToken>> token_messages_;

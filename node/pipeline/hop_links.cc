@@ -53,18 +53,28 @@ void HopTable::Impl::leave_links(const HopSession& session) {
   }
 }
 
-void HopTable::Impl::take_from(HopSession& session, const LinkKey& link, OutFrame& frame, SentFrame& sent,
-                               std::uint64_t* bytes, TimePoint now) {
-  while (frame.segments.size() < options_.max_frame_segments && *bytes < options_.max_frame_bytes) {
-    const Outbound::Item* item = session.outbound.next_to_send(link.second);
-    if (!item) return;
-    wire::Segment segment = item->segment;
-    segment.generation = session.request.generation;
-    segment.range = session.request.next->range;
-    segment.deadline_ms = left(item->deadline, now);
-    *bytes += segment.raw_bytes();
-    sent.segments.push_back({session.key(), segment.generation, segment.seq});
-    frame.segments.push_back({std::move(segment), session.request.secret});
+/// Segments of one kind, replay or not (sent.replay), from each session in turn.
+void HopTable::Impl::fill(Link& link, OutFrame& frame, SentFrame& sent, std::size_t most_segments,
+                          TimePoint now) {
+  std::uint64_t bytes = 0;
+  std::vector<wire::HopKey> order(link.waiting.begin(), link.waiting.end());
+  if (link.last_served) {
+    std::rotate(order.begin(), std::upper_bound(order.begin(), order.end(), *link.last_served), order.end());
+  }
+  for (const wire::HopKey& hop : order) {
+    HopSession& session = sessions_.at(hop);
+    while (frame.segments.size() < most_segments && bytes < options_.max_frame_bytes) {
+      const Outbound::Item* item = session.outbound.next_to_send(frame.lane, sent.replay);
+      if (!item) break;
+      wire::Segment segment = item->segment;
+      segment.generation = session.request.generation;
+      segment.range = session.request.next->range;
+      segment.deadline_ms = left(item->deadline, now);
+      bytes += segment.raw_bytes();
+      sent.segments.push_back({session.key(), segment.generation, segment.seq});
+      frame.segments.push_back({std::move(segment), session.request.secret});
+      link.last_served = hop;
+    }
   }
 }
 
@@ -74,26 +84,26 @@ std::optional<OutFrame> HopTable::Impl::next_frame(TimePoint now) {
   for (std::size_t tried = 0; tried < links_.size(); ++tried, ++at) {
     if (at == links_.end()) at = links_.begin();
     auto& [key, link] = *at;
+    link.replay_held.reset();
     const std::size_t limit = link.backoff == Duration{} ? options_.frames_in_flight : 1;
     if (link.waiting.empty() || link.in_flight >= limit || link.not_before > now) continue;
     OutFrame frame{++last_id_, link.node, key.first, key.second, {}};
-    SentFrame sent{key, {}};
-    std::uint64_t bytes = 0;
-    std::vector<wire::HopKey> order(link.waiting.begin(), link.waiting.end());
-    if (link.last_served) {
-      std::rotate(order.begin(), std::upper_bound(order.begin(), order.end(), *link.last_served),
-                  order.end());
-    }
-    for (const wire::HopKey& hop : order) {
-      const std::size_t before = frame.segments.size();
-      HopSession& session = sessions_.at(hop);
-      take_from(session, key, frame, sent, &bytes, now);
-      if (frame.segments.size() > before) link.last_served = hop;
+    SentFrame sent{key, {}, now};
+    fill(link, frame, sent, options_.max_frame_segments, now);
+    ReplayPace& pace = paces_[key.first];
+    if (frame.segments.empty() && pace.may_replay(now)) {
+      sent.replay = true;
+      fill(link, frame, sent, pace.busy(now) ? 1 : options_.max_frame_segments, now);
     }
     if (frame.segments.empty()) {
-      link.backoff = {};  // all wait for credit: there is nothing to retry
+      link.backoff = {};  // all wait for credit or for their share: there is nothing to retry
+      const bool replays = std::any_of(
+          link.waiting.begin(), link.waiting.end(),
+          [&](const wire::HopKey& hop) { return sessions_.at(hop).outbound.replays_next(key.second); });
+      if (replays) link.replay_held = pace.resumes(now);
       continue;
     }
+    sent.replay ? pace.replay_sent() : pace.other_sent(now);
     for (const SentSegment& segment : sent.segments) update_links(sessions_.at(segment.hop), now);
     ++link.in_flight;
     last_link_ = key;
@@ -101,6 +111,11 @@ std::optional<OutFrame> HopTable::Impl::next_frame(TimePoint now) {
     return frame;
   }
   return std::nullopt;
+}
+
+void HopTable::Impl::frame_back(const SentFrame& sent, TimePoint now) {
+  ReplayPace& pace = paces_[sent.link.first];
+  sent.replay ? pace.replay_answered(now - sent.sent, now) : pace.other_answered(now - sent.sent, now);
 }
 
 void HopTable::Impl::stop_sending(HopSession& session, ReportCode code, std::string message, TimePoint now) {
@@ -163,6 +178,7 @@ void HopTable::Impl::frame_answered(std::uint64_t id, const std::vector<wire::Se
   }
   const SentFrame sent = std::move(at->second);
   frames_.erase(at);
+  frame_back(sent, now);
   bool again = false;
   for (std::size_t i = 0; i < answers.size(); ++i) {
     HopSession* session = find(sent.segments[i].hop, sent.segments[i].generation);
@@ -192,6 +208,7 @@ void HopTable::Impl::frame_failed(std::uint64_t id, const Status& status, TimePo
   if (at == frames_.end()) return;
   const SentFrame sent = std::move(at->second);
   frames_.erase(at);
+  frame_back(sent, now);
   for (const SentSegment& segment : sent.segments) {
     HopSession* session = find(segment.hop, segment.generation);
     if (!session) continue;

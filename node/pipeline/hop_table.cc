@@ -186,7 +186,7 @@ void HopTable::Impl::begin_emitting(HopSession& session, TimePoint now) {
   for (wire::Segment& segment : session.kept.resend_from(from, options_.replay_rows)) {
     segment.lane = segment.rows > 1 ? wire::Lane::kBulk : segment.lane;
     counts_.resent_rows += segment.rows;
-    session.outbound.push(segment, std::nullopt);
+    session.outbound.push(segment, std::nullopt, segment.lane == wire::Lane::kBulk);
   }
   update_links(session, now);
 }
@@ -296,6 +296,7 @@ wire::SegmentAnswer HopTable::Impl::accept(wire::Segment segment, TimePoint now)
 void HopTable::Impl::tick(TimePoint now) {
   while (const auto hop = leases_.first_due(now)) end(sessions_.find(*hop));
   std::erase_if(tombstones_, [&](const auto& entry) { return entry.second.second <= now; });
+  std::erase_if(paces_, [&](const auto& entry) { return entry.second.forgotten(now); });
 }
 
 std::optional<TimePoint> HopTable::Impl::next_wakeup() const {
@@ -306,6 +307,7 @@ std::optional<TimePoint> HopTable::Impl::next_wakeup() const {
   for (const auto* due : {&leases_, &asks_due_, &tokens_due_, &reports_due_}) consider(due->earliest());
   for (const auto& [key, link] : links_) {
     if (!link.waiting.empty() && link.in_flight == 0 && link.backoff > Duration{}) consider(link.not_before);
+    if (!link.waiting.empty()) consider(link.replay_held);
   }
   return first;
 }

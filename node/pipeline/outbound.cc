@@ -19,9 +19,9 @@ void Outbound::trim(Position position) {
   if (next_emit_) next_emit_ = std::min(*next_emit_, position);
 }
 
-void Outbound::push(const wire::Segment& output, std::optional<TimePoint> deadline) {
+void Outbound::push(const wire::Segment& output, std::optional<TimePoint> deadline, bool replay) {
   if (!next_emit_ || output.end() <= *next_emit_ || output.start > *next_emit_) return;
-  Item item{slice_rows(output, *next_emit_, output.end()), deadline};
+  Item item{slice_rows(output, *next_emit_, output.end()), deadline, replay};
   next_emit_ = output.end();
   last_ = last_.next();
   item.segment.seq = last_;
@@ -32,18 +32,20 @@ bool Outbound::fits(const wire::Segment& segment) const {
   return segment.seq.value <= applied_.value + window_.segments && rows_out_ + segment.rows <= window_.rows;
 }
 
-Outbound::Item* Outbound::next_to_send(wire::Lane lane) {
+Outbound::Item* Outbound::next_to_send(wire::Lane lane, bool replay) {
   if (stopped_) return nullptr;
   // Places in the window are taken in the order of seq, whatever the lane: else a later segment could hold
   // the room that an earlier one needs.
   for (Item& item : items_) {
+    const bool next = !item.in_flight && item.segment.lane == lane;
+    if (next && item.replay != replay) return nullptr;
     if (item.segment.seq > counted_) {
       if (!fits(item.segment)) return nullptr;
       counted_ = item.segment.seq;
       unapplied_.push_back({counted_, item.segment.rows});
       rows_out_ += item.segment.rows;
     }
-    if (!item.in_flight && item.segment.lane == lane) {
+    if (next) {
       item.in_flight = true;
       return &item;
     }
@@ -55,6 +57,13 @@ bool Outbound::waits(wire::Lane lane) const {
   return !stopped_ && std::any_of(items_.begin(), items_.end(), [&](const Item& item) {
     return !item.in_flight && item.segment.lane == lane;
   });
+}
+
+bool Outbound::replays_next(wire::Lane lane) const {
+  const auto next = std::find_if(items_.begin(), items_.end(), [&](const Item& item) {
+    return !item.in_flight && item.segment.lane == lane;
+  });
+  return !stopped_ && next != items_.end() && next->replay;
 }
 
 bool Outbound::blocked() const {

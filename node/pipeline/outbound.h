@@ -18,6 +18,7 @@ class Outbound {
   struct Item {
     wire::Segment segment;
     std::optional<TimePoint> deadline;
+    bool replay = false;
     bool in_flight = false;
   };
 
@@ -29,13 +30,16 @@ class Outbound {
   bool held() const { return !next_emit_.has_value(); }
   /// The cache was trimmed to `position`: what follows is sent anew.
   void trim(Position position);
-  /// The part of `output` that the next hop wants joins the queue; its seq is given here.
-  void push(const wire::Segment& output, std::optional<TimePoint> deadline);
+  /// The part of `output` that the next hop wants joins the queue; its seq is given here. `replay`: it was
+  /// sent before, in another generation.
+  void push(const wire::Segment& output, std::optional<TimePoint> deadline, bool replay = false);
 
-  /// The next segment of `lane` that may go now, marked as in flight; none when nothing waits or the window
-  /// is full.
-  Item* next_to_send(wire::Lane lane);
+  /// The next segment of `lane` that may go now, marked as in flight; none when nothing waits, when the
+  /// window is full, or when the next one is a replay and `replay` is false, or the other way round.
+  Item* next_to_send(wire::Lane lane, bool replay = false);
   bool waits(wire::Lane lane) const;
+  /// A replay is the next segment of `lane`.
+  bool replays_next(wire::Lane lane) const;
   /// Segments wait, none is in flight, and the window is full: only the receiver's cursor helps.
   bool blocked() const;
   /// Accepted: the receiver owns it now.
