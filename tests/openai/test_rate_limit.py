@@ -1,5 +1,6 @@
 """The official OpenAI clients for Python and Node, unchanged, against a tracker that has no place for them: RateLimitError, and a
 retry of their own when Retry-After has passed."""
+import concurrent.futures
 import http.client
 import json
 import pathlib
@@ -91,12 +92,12 @@ class RateLimit(unittest.TestCase):
     def test_a_full_queue_raises_rate_limit_error_at_once(self):
         for call in self.calls(self.client(0)):
             waiting = self.client(0)
-            waiter = threading.Thread(target=self.assert_limited, args=(lambda: waiting.completions.create(model="qwen3", prompt="a", max_tokens=2), "waited"))
-            waiter.start()
-            while self.metric("meshnet_admission_waiting") == 0:
-                time.sleep(0.01)
-            self.assert_limited(call, "1 requests wait")
-            waiter.join()
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                waiter = pool.submit(self.assert_limited, lambda: waiting.completions.create(model="qwen3", prompt="a", max_tokens=2), "waited")
+                while self.metric("meshnet_admission_waiting") == 0 and not waiter.done():
+                    time.sleep(0.01)
+                self.assert_limited(call, "1 requests wait")
+                waiter.result()
 
     def test_the_client_tries_again_by_itself_and_is_answered_when_there_is_a_place(self):
         answers = []
@@ -115,12 +116,11 @@ class RateLimit(unittest.TestCase):
     def test_the_client_for_node_does_the_same(self):
         script = ROOT / "build/deps/openai/node/rate_limit.mjs"  # beside node_modules, where imports are looked up
         script.write_text((ROOT / "tests/openai/rate_limit.mjs").read_text())
-        node = subprocess.Popen([NODE, script, self.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        node = subprocess.Popen([NODE, script, self.url], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(node.stdout.close)
         self.addCleanup(node.wait)
         self.addCleanup(node.kill)
-        line = node.stdout.readline()
-        self.assertTrue(line, node.stderr)
-        for refusal in json.loads(line)["refusals"]:
+        for refusal in json.loads(node.stdout.readline())["refusals"]:
             self.assertEqual((refusal["name"], refusal["status"], refusal["code"]), ("RateLimitError", 429, "rate_limit_exceeded"))
             self.assertIn(int(refusal["retryAfter"]), range(1, 61))
         self.assertEqual(json.loads(node.stdout.readline()), {"refused": True})
