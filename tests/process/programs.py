@@ -3,6 +3,7 @@ import http.client
 import json
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -21,9 +22,15 @@ def command_of(launch: tuple[str, ...], program: str, given: tuple[str, ...] | l
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """Below the range that Linux takes for outgoing connections: none of them gets it before the program does, or while it is down."""
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
 
 
 class Node:
