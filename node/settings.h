@@ -16,6 +16,7 @@ struct NodeSettings {
   std::string advertise;
   std::optional<std::uint64_t> memory;
   std::optional<std::uint64_t> prefix_cache_memory;
+  std::optional<std::uint64_t> spill_memory;
   std::int64_t threads = 0;
   std::string device = "auto";
   std::string dtype = "auto";

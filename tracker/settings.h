@@ -22,6 +22,7 @@ struct TrackerSettings {
   std::string quantization = "bfloat16";
   std::optional<std::uint64_t> memory;
   std::optional<std::uint64_t> prefix_cache_memory;
+  std::optional<std::uint64_t> spill_memory;
   std::int64_t threads = 0;
   std::optional<std::uint32_t> head_layers;  ///< none: auto
   std::int64_t max_node_layers = 0;

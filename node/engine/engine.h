@@ -50,14 +50,27 @@ class OperationObserver {
 };
 
 struct EngineOptions {
+/// Refuses memory on demand, to show what becomes of a step that gets none. Any thread.
+class AllocationFaults {
+ public:
+  virtual ~AllocationFaults() = default;
+  /// Asked before `bytes` for KV, for KV in host memory or for a step's activations are taken; not OK: they
+  /// cannot be had.
+  virtual Status check(std::uint64_t bytes) = 0;
+};
+
   Device device = Device::kAuto;
   ComputeType compute = ComputeType::kAuto;
   unsigned threads = 0;  ///< CPU threads of one step, 0: one per core
   std::uint64_t memory_bytes =
-      0;                     ///< budget for weights, KV blocks and working space; 0: free memory less 1 GiB
+      0;  ///< budget for weights, KV blocks and working space; 0: free memory less 1 GiB
+  /// Host memory for caches that leave the device; 0: none does. None: with a GPU a quarter of what is free
+  /// less 1 GiB; a CPU's caches lie there already, so 0.
+  std::optional<std::uint64_t> spill_bytes = std::nullopt;
   std::string cuda_library;  ///< libmeshnet_cuda.so; empty: beside the program
   CudaPath cuda_path = CudaPath::kGraphs;
-  OperationObserver* observer = nullptr;  ///< outlives the engine; forwards then go op by op
+  OperationObserver* observer = nullptr;          ///< outlives the engine; forwards then go op by op
+  AllocationFaults* allocation_faults = nullptr;  ///< outlives the engine; for tests
 };
 
 /// Layers [begin, end) with or without the embedding and the head. [0, 0) with embedding embeds only.
@@ -180,9 +193,11 @@ struct CacheState {
   LayerRange range;
   Position next = 0;  ///< the cursor: tokens in the cache
   Position max_positions = 0;
-  std::uint64_t blocks = 0;  ///< blocks of 128 tokens × layers that it reserves
+  std::uint64_t blocks = 0;  ///< blocks of 128 tokens × layers that it reserves on the device
   std::uint64_t bytes = 0;
 };
+  bool on_host = false;          ///< spill() took it off the device: it reserves nothing there
+  std::uint64_t host_bytes = 0;  ///< what it takes in host memory
 
 struct MemoryUse {
   std::uint64_t budget_bytes = 0;
@@ -193,6 +208,8 @@ struct MemoryUse {
   std::uint64_t caches = 0;
   std::uint64_t working_bytes = 0;  ///< set aside for activations
   std::uint64_t free_bytes() const {
+  std::uint64_t spill_budget_bytes = 0;
+  std::uint64_t spilled_bytes = 0;  ///< host memory of caches that left the device
     const std::uint64_t used = weight_bytes + cache_bytes + working_bytes;
     return used >= budget_bytes ? 0 : budget_bytes - used;
   }
@@ -238,6 +255,11 @@ class Engine {
                                                       const ProgressCallback& progress) = 0;
 
   /// Reserves the KV blocks of `max_positions` tokens. kResourceExhausted with needed and free bytes.
+  /// What a token takes in caches of this range here, which may be more than its values (blocks have gaps).
+  virtual std::uint64_t cache_bytes_per_token(const Shard& shard, const LayerRange& range) const {
+    return shard.profile().kv_bytes_per_token(
+        range, compute() == ComputeType::kFloat32 ? WeightFormat::kFloat32 : WeightFormat::kBfloat16);
+  }
   virtual StatusOr<CacheId> open_cache(const std::shared_ptr<const Shard>& shard, const LayerRange& range,
                                        Position max_positions) = 0;
   /// Forgets the tokens from `position` on. kOutOfRange above the cursor, kUnavailable while a step uses the
@@ -256,6 +278,15 @@ class Engine {
     return error(StatusCode::kFailedPrecondition, "this engine keeps no blocks");
   }
   /// Gives the blocks back (after the step that uses them, if one runs). Unknown ids are ignored.
+  /// Moves a cache's tokens to host memory and gives back what it reserved on the device; the bytes that were
+  /// copied, 0 when it is there already. There it may be trimmed and closed; everything else is refused until
+  /// restore(). Called by the thread that runs steps, as restore() is. kResourceExhausted: there is no host
+  /// memory for it, and it stays as it was.
+  virtual StatusOr<std::uint64_t> spill(CacheId /*cache*/) {
+    return error(StatusCode::kFailedPrecondition, "this engine keeps all caches on its device");
+  }
+  /// Moves it back. kResourceExhausted with needed and free bytes; it then stays in host memory.
+  virtual StatusOr<std::uint64_t> restore(CacheId /*cache*/) { return std::uint64_t{0}; }
   virtual void close_cache(CacheId cache) = 0;
   virtual StatusOr<CacheState> cache_state(CacheId cache) const = 0;
   virtual MemoryUse memory() const = 0;

@@ -1,5 +1,7 @@
 #include "node/engine/cache/cache_table.h"
 
+#include <utility>
+
 #include "common/base/check.h"
 
 namespace mesh::engine {
@@ -35,17 +37,26 @@ class Block final : public SharedBlock {
   const std::shared_ptr<std::atomic<std::uint64_t>> count_;
 };
 
+Status in_host_memory(CacheId id) {
+  return error(StatusCode::kFailedPrecondition, "cache {} is in host memory", id.value);
+}
+
 }  // namespace
 
 std::uint64_t SessionCache::reserved_blocks() const {
-  return kv_blocks(max_positions_) * range_.size();
+  return on_host_ ? 0 : kv_blocks(max_positions_) * range_.size();
 }
 
-Status SessionCache::make_writable(DeviceOps& ops, Position start, Position end) {
+std::uint64_t SessionCache::block_bytes() const {
+  return static_cast<std::uint64_t>(layer_block_bytes_) * range_.size();
+}
+
+Status SessionCache::make_writable(DeviceOps& ops, Position start, Position end, AllocationFaults* faults) {
   if (range_.empty()) return absl::OkStatus();
-  const std::uint64_t bytes = static_cast<std::uint64_t>(layer_block_bytes_) * range_.size();
+  const std::uint64_t bytes = block_bytes();
   for (std::size_t i = start / kKvBlockTokens; i < kv_blocks(end); ++i) {
     if (i < blocks_.size() && blocks_[i].use_count() == 1) continue;
+    if (faults != nullptr) MESH_RETURN_IF_ERROR(faults->check(bytes));
     MESH_ASSIGN_OR_RETURN(DeviceMemory block, ops.allocate(bytes));
     if (i == blocks_.size()) {
       blocks_.push_back(std::move(block));
@@ -100,6 +111,7 @@ Status CacheTable::trim(CacheId id, Position position) {
                  cache->next_);
   }
   cache->next_ = position;
+  if (cache->on_host_ && !cache->range().empty()) cache->host_.resize(kv_blocks(position));
   return absl::OkStatus();
 }
 
@@ -111,7 +123,8 @@ StatusOr<std::shared_ptr<const SharedBlock>> CacheTable::share(CacheId id, std::
     return error(StatusCode::kOutOfRange, "block {} of a cache with {} tokens is not full", index,
                  cache->next_);
   }
-  const std::uint64_t bytes = static_cast<std::uint64_t>(cache->layer_block_bytes_) * cache->range().size();
+  if (cache->on_host_) return in_host_memory(id);
+  const std::uint64_t bytes = cache->block_bytes();
   MESH_ASSIGN_OR_RETURN(MemoryBudget::Reservation reserved,
                         budget_.reserve(MemoryUseKind::kCache, bytes, "a kept block of a prompt"));
   return std::make_shared<const Block>(*cache, cache->blocks_[index], std::move(reserved), shared_);
@@ -123,6 +136,7 @@ Status CacheTable::attach(CacheId id, std::span<const std::shared_ptr<const Shar
   MESH_ASSIGN_OR_RETURN(const std::shared_ptr<SessionCache> cache, find(id));
   if (cache->in_step_ || cache->next_ > 0)
     return error(StatusCode::kInvalidArgument, "cache {} has tokens already", id.value);
+  if (cache->on_host_) return in_host_memory(id);
   const std::uint64_t needed = cache->range().empty() ? 0 : tokens / kKvBlockTokens;
   if (tokens % kKvBlockTokens != 0 || tokens > cache->max_positions() || blocks.size() != needed) {
     return error(StatusCode::kInvalidArgument, "{} blocks for {} tokens of a cache with room for {}",
@@ -142,6 +156,71 @@ Status CacheTable::attach(CacheId id, std::span<const std::shared_ptr<const Shar
   return absl::OkStatus();
 }
 
+StatusOr<std::shared_ptr<SessionCache>> CacheTable::begin_move(CacheId id, bool to_host) {
+  const std::lock_guard lock(mutex_);
+  MESH_ASSIGN_OR_RETURN(std::shared_ptr<SessionCache> cache, find(id));
+  if (cache->in_step_) return error(StatusCode::kUnavailable, "cache {} is in a step", id.value);
+  if (cache->on_host_ == to_host) return std::shared_ptr<SessionCache>();
+  cache->in_step_ = true;
+  return cache;
+}
+
+Status CacheTable::copy_out(SessionCache& cache, std::vector<DeviceMemory>& host) {
+  const std::uint64_t bytes = cache.block_bytes();
+  const std::uint64_t count = cache.range().empty() ? 0 : kv_blocks(cache.next_);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    MESH_ASSIGN_OR_RETURN(DeviceMemory block, host_.take(bytes));
+    ops_.copy_to_host(cache.blocks_[i].get(), block.get(), bytes);
+    host.push_back(std::move(block));
+  }
+  return absl::OkStatus();
+}
+
+Status CacheTable::copy_in(SessionCache& cache, std::vector<DeviceMemory>& blocks) {
+  const std::uint64_t bytes = cache.block_bytes();
+  for (const DeviceMemory& from : cache.host_) {
+    if (faults_ != nullptr) MESH_RETURN_IF_ERROR(faults_->check(bytes));
+    MESH_ASSIGN_OR_RETURN(DeviceMemory block, ops_.allocate(bytes));
+    ops_.copy_from_host(from.get(), block.get(), bytes);
+    blocks.push_back(std::move(block));
+  }
+  return absl::OkStatus();
+}
+
+StatusOr<std::uint64_t> CacheTable::spill(CacheId id) {
+  MESH_ASSIGN_OR_RETURN(const std::shared_ptr<SessionCache> cache, begin_move(id, true));
+  if (!cache) return std::uint64_t{0};
+  std::vector<DeviceMemory> host;
+  Status copied = copy_out(*cache, host);
+  copied.Update(ops_.finish());
+  std::vector<DeviceMemory> left;  // freed outside of the lock
+  const std::lock_guard lock(mutex_);
+  cache->in_step_ = false;
+  if (!copied.ok()) return copied;
+  left = std::exchange(cache->blocks_, {});
+  cache->host_ = std::move(host);
+  cache->on_host_ = true;
+  cache->memory_ = MemoryBudget::Reservation();
+  return cache->host_.size() * cache->block_bytes();
+}
+
+StatusOr<std::uint64_t> CacheTable::restore(CacheId id) {
+  MESH_ASSIGN_OR_RETURN(const std::shared_ptr<SessionCache> cache, begin_move(id, false));
+  if (!cache) return std::uint64_t{0};
+  std::vector<DeviceMemory> blocks;
+  auto memory = budget_.reserve(MemoryUseKind::kCache, cache->bytes_when_full(), "a cache that comes back");
+  Status copied = memory.ok() ? copy_in(*cache, blocks) : memory.status();
+  copied.Update(ops_.finish());
+  const std::lock_guard lock(mutex_);
+  cache->in_step_ = false;
+  if (!copied.ok()) return copied;
+  cache->blocks_ = std::move(blocks);
+  cache->host_.clear();
+  cache->on_host_ = false;
+  cache->memory_ = *std::move(memory);
+  return cache->blocks_.size() * cache->block_bytes();
+}
+
 void CacheTable::close(CacheId id) {
   std::shared_ptr<SessionCache> closed;  // freed outside of the lock
   const std::lock_guard lock(mutex_);
@@ -154,8 +233,13 @@ void CacheTable::close(CacheId id) {
 StatusOr<CacheState> CacheTable::state(CacheId id) const {
   const std::lock_guard lock(mutex_);
   MESH_ASSIGN_OR_RETURN(const std::shared_ptr<SessionCache> cache, find(id));
-  return CacheState{cache->range(), cache->next_, cache->max_positions(), cache->reserved_blocks(),
-                    cache->reserved_bytes()};
+  return CacheState{cache->range(),
+                    cache->next_,
+                    cache->max_positions(),
+                    cache->reserved_blocks(),
+                    cache->reserved_bytes(),
+                    cache->on_host_,
+                    cache->host_.size() * cache->block_bytes()};
 }
 
 std::uint64_t CacheTable::count() const {
@@ -183,6 +267,7 @@ StatusOr<std::shared_ptr<SessionCache>> CacheTable::lend(CacheId id, const Model
   }
   if (cache->in_step_)
     return error(StatusCode::kInvalidArgument, "cache {} occurs twice in a step", id.value);
+  if (cache->on_host_) return in_host_memory(id);
   if (start > cache->next_) {
     return error(StatusCode::kOutOfRange, "the segment starts at token {}, the cache has {}", start,
                  cache->next_);

@@ -66,6 +66,27 @@ class CudaOps final : public DeviceOps {
     run([&] {
       check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
       c10::cuda::getCurrentCUDAStream().synchronize();  // the fused path has another stream
+  StatusOr<DeviceMemory> allocate_host(std::uint64_t bytes) override {
+    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device_));
+    void* data = nullptr;
+    if (const cudaError_t failed = cudaHostAlloc(&data, bytes, cudaHostAllocDefault); failed != cudaSuccess) {
+      cudaGetLastError();  // taken, so that no later call meets it
+      return error(StatusCode::kResourceExhausted, "no pinned host memory for {} bytes: {}", bytes,
+                   cudaGetErrorString(failed));
+    }
+    return DeviceMemory(static_cast<std::byte*>(data), [](std::byte* memory) { cudaFreeHost(memory); });
+  }
+
+  void copy_to_host(const std::byte* device, std::byte* host, std::uint64_t bytes) override {
+    run([&] {
+      check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, c10::cuda::getCurrentCUDAStream()));
+    });
+  }
+  void copy_from_host(const std::byte* host, std::byte* device, std::uint64_t bytes) override {
+    run([&] {
+      check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, c10::cuda::getCurrentCUDAStream()));
+    });
+  }
     });
   }
   void upload(std::span<const float> host, float* device) override {
@@ -178,7 +199,7 @@ class CudaOps final : public DeviceOps {
   void use_path(CudaPath path) override {
     stage_.reset();
     if (float32_ || path == CudaPath::kEager) return;
-    const bool portable = path == CudaPath::kPortable;
+    const bool portable = path == CudaPath::kPortable, hopper = !portable && path != CudaPath::kAmpere;
     run([&] {
       stage_ = make_cuda_stage(
           device_, {.graphs = path != CudaPath::kLaunches, .tensor_cores = !portable, .overlap = !portable});

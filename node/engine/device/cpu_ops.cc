@@ -76,15 +76,7 @@ class CpuOps final : public DeviceOps {
  public:
   explicit CpuOps(std::unique_ptr<ops::CpuBackend> backend) : backend_(std::move(backend)) {}
 
-  /// MemAvailable of /proc/meminfo.
-  std::uint64_t free_memory() const override {
-    std::ifstream meminfo("/proc/meminfo");
-    for (std::string line; std::getline(meminfo, line);) {
-      unsigned long long kib = 0;
-      if (std::sscanf(line.c_str(), "MemAvailable: %llu kB", &kib) == 1) return std::uint64_t{kib} << 10;
-    }
-    return 0;
-  }
+  std::uint64_t free_memory() const override { return free_host_memory(); }
 
   StatusOr<DeviceMemory> allocate(std::uint64_t bytes) override {
     MESH_ASSIGN_OR_RETURN(ops::AlignedBytes memory, ops::AlignedBytes::allocate(bytes));
@@ -178,6 +170,15 @@ class CpuOps final : public DeviceOps {
 };
 
 }  // namespace
+
+std::uint64_t free_host_memory() {
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);) {
+    unsigned long long kib = 0;
+    if (std::sscanf(line.c_str(), "MemAvailable: %llu kB", &kib) == 1) return std::uint64_t{kib} << 10;
+  }
+  return 0;
+}
 
 StatusOr<std::unique_ptr<DeviceOps>> make_cpu_ops(unsigned threads, bool round_inputs) {
   const unsigned count = threads != 0 ? threads : std::max(1u, std::thread::hardware_concurrency());

@@ -1,5 +1,7 @@
 #include "node/engine/device/device_ops.h"
 
+#include "node/engine/ops/aligned_bytes.h"
+
 namespace mesh::engine {
 
 StatusOr<bool> LinearLoader::fill_normal(std::uint64_t, float) {
@@ -16,6 +18,20 @@ StatusOr<std::unique_ptr<QuantisedLoader>> DeviceOps::quantised_loader(std::int6
       StatusCode::kFailedPrecondition,
       "this device computes with bfloat16 and float32 weights alone; quantised models run on the CPU "
       "(--device cpu)");
+}
+
+StatusOr<DeviceMemory> DeviceOps::allocate_host(std::uint64_t bytes) {
+  MESH_ASSIGN_OR_RETURN(ops::AlignedBytes memory, ops::AlignedBytes::allocate(bytes));
+  auto owner = std::make_shared<ops::AlignedBytes>(std::move(memory));
+  return DeviceMemory(owner, owner->data());
+}
+
+void DeviceOps::copy_to_host(const std::byte* device, std::byte* host, std::uint64_t bytes) {
+  copy(device, host, bytes);
+}
+
+void DeviceOps::copy_from_host(const std::byte* host, std::byte* device, std::uint64_t bytes) {
+  copy(host, device, bytes);
 }
 
 StageForward* DeviceOps::stage() {

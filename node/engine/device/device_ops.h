@@ -73,6 +73,8 @@ class DeviceOps {
 
   // Any thread.
   virtual StatusOr<DeviceMemory> allocate(std::uint64_t bytes) = 0;
+  /// Host memory that copies to and from the device are fast with; its contents are undefined.
+  virtual StatusOr<DeviceMemory> allocate_host(std::uint64_t bytes);
   virtual StatusOr<DeviceMemory> upload_vector(std::span<const float> values) = 0;
   virtual StatusOr<std::unique_ptr<LinearLoader>> linear_loader(std::int64_t out, std::int64_t in,
                                                                 Element element) = 0;
@@ -84,6 +86,9 @@ class DeviceOps {
 
   // The executor alone.
   virtual void copy(const std::byte* from, std::byte* to, std::uint64_t bytes) = 0;  ///< on the device
+  /// To and from memory of allocate_host().
+  virtual void copy_to_host(const std::byte* device, std::byte* host, std::uint64_t bytes);
+  virtual void copy_from_host(const std::byte* host, std::byte* device, std::uint64_t bytes);
   virtual void upload(std::span<const float> host, float* device) = 0;
   virtual void download(ConstMatrix device, float* host) = 0;      ///< waits
   virtual void upload_bf16(const void* host, Matrix device) = 0;   ///< no gaps on the host, maybe unaligned
@@ -114,6 +119,9 @@ class DeviceOps {
   /// Which of its ways a GPU takes; before the first step.
   virtual void use_path(CudaPath path);
 };
+
+/// Bytes of host memory that are free: MemAvailable of /proc/meminfo.
+std::uint64_t free_host_memory();
 
 /// The kernels of node/engine/ops on `threads` threads; `round_inputs`: of products (ops::CpuBackend).
 StatusOr<std::unique_ptr<DeviceOps>> make_cpu_ops(unsigned threads, bool round_inputs = false);

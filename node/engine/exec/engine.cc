@@ -22,14 +22,14 @@ constexpr std::uint64_t kLeftFree = std::uint64_t{1} << 30;
 class LocalEngine final : public Engine {
  public:
   LocalEngine(std::unique_ptr<DeviceOps> ops, Device device, ComputeType compute, std::uint64_t budget,
-              DeviceNote note, OperationObserver* observer)
+              std::uint64_t spill, DeviceNote note, const EngineOptions& options)
       : ops_(std::move(ops)),
         device_(device),
         compute_(compute),
         note_(std::move(note)),
         budget_(budget),
-        caches_(*ops_, budget_),
-        runner_(*ops_, caches_, observer) {}
+        caches_(*ops_, budget_, spill, options.allocation_faults),
+        runner_(*ops_, caches_, options.observer) {}
 
   Device device() const override { return device_; }
   ComputeType compute() const override { return compute_; }
@@ -63,6 +63,12 @@ class LocalEngine final : public Engine {
     return std::shared_ptr<const Shard>(std::move(shard));
   }
 
+  std::uint64_t cache_bytes_per_token(const Shard& shard, const LayerRange& range) const override {
+    const ops::KvLayout layout = kv_layout(*static_cast<const LoadedShard&>(shard).decoder);
+    const std::int64_t block = ops_->kv_block_bytes(layout.kv_heads, layout.head_dim, layout.element);
+    return range.size() * static_cast<std::uint64_t>(block) / kKvBlockTokens;
+  }
+
   StatusOr<CacheId> open_cache(const std::shared_ptr<const Shard>& shard, const LayerRange& range,
                                Position max_positions) override {
     const auto& loaded = static_cast<const LoadedShard&>(*shard);
@@ -71,9 +77,7 @@ class LocalEngine final : public Engine {
       return error(StatusCode::kOutOfRange, "{} tokens are more than the model takes ({})", max_positions,
                    loaded.profile().max_positions);
     }
-    const DecoderSpec& spec = *loaded.decoder;
-    const Element element = compute_ == ComputeType::kBfloat16 ? Element::kBf16 : Element::kF32;
-    return caches_.open(loaded.identity(), range, {spec.kv_heads, spec.head_dim, element}, max_positions);
+    return caches_.open(loaded.identity(), range, kv_layout(*loaded.decoder), max_positions);
   }
 
   Status trim(CacheId cache, Position position) override { return caches_.trim(cache, position); }
@@ -84,6 +88,8 @@ class LocalEngine final : public Engine {
                 Position tokens) override {
     return caches_.attach(cache, blocks, tokens);
   }
+  StatusOr<std::uint64_t> spill(CacheId cache) override { return caches_.spill(cache); }
+  StatusOr<std::uint64_t> restore(CacheId cache) override { return caches_.restore(cache); }
   void close_cache(CacheId cache) override { caches_.close(cache); }
   StatusOr<CacheState> cache_state(CacheId cache) const override { return caches_.state(cache); }
 
@@ -96,7 +102,9 @@ class LocalEngine final : public Engine {
             .cache_blocks = caches_.blocks(),
             .shared_blocks = caches_.shared_blocks(),
             .caches = caches_.count(),
-            .working_bytes = used(MemoryUseKind::kWorking)};
+            .working_bytes = used(MemoryUseKind::kWorking),
+            .spill_budget_bytes = caches_.host().budget(),
+            .spilled_bytes = caches_.host().used()};
   }
 
   ForwardCounts forward_counts() const override {
@@ -115,6 +123,11 @@ class LocalEngine final : public Engine {
   }
 
  private:
+  ops::KvLayout kv_layout(const DecoderSpec& spec) const {
+    return {spec.kv_heads, spec.head_dim,
+            compute_ == ComputeType::kBfloat16 ? Element::kBf16 : Element::kF32};
+  }
+
   LoadContext context() const {
     return {*ops_, budget_, store_,
             compute_ == ComputeType::kBfloat16 ? WeightFormat::kBfloat16 : WeightFormat::kFloat32};
@@ -214,8 +227,13 @@ StatusOr<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   const std::uint64_t free = ops->free_memory();
   const std::uint64_t budget =
       options.memory_bytes != 0 ? options.memory_bytes : free - std::min(free, kLeftFree);
-  return std::make_unique<LocalEngine>(std::move(ops), device, compute, budget, std::move(note),
-                                       options.observer);
+  std::uint64_t spill = options.spill_bytes.value_or(0);
+  if (!options.spill_bytes && device == Device::kCuda) {
+    const std::uint64_t host = free_host_memory();
+    spill = (host - std::min(host, kLeftFree)) / 4;
+  }
+  return std::make_unique<LocalEngine>(std::move(ops), device, compute, budget, spill, std::move(note),
+                                       options);
 }
 
 }  // namespace mesh::engine

@@ -21,7 +21,8 @@ StatusOr<std::vector<SegmentResult>> StepRunner::run(const LoadedShard& shard, c
     auto cache = caches_.lend(segment.cache, shard.identity(), range, segment.start, segment.rows);
     status = cache.status();
     if (!status.ok()) continue;
-    if (status = (*cache)->make_writable(ops_, segment.start, segment.start + segment.rows); !status.ok()) {
+    if (status = (*cache)->make_writable(ops_, segment.start, segment.start + segment.rows, caches_.faults());
+        !status.ok()) {
       caches_.give_back(**cache, segment.start);
       continue;
     }
@@ -46,14 +47,22 @@ struct StepRunner::SampledRow {
   Position position;  // of the token to come
 };
 
+Status StepRunner::try_forward(const LoadedShard& shard, const LayerRange& range, std::span<Live> live) {
+  if (const std::optional<StageModel> model = staged(shard, range, live)) return compute_staged(*model, live);
+  ++op_forwards_;
+  const Status status = compute(shard, range, live);
+  const Status finished = ops_.finish();
+  return status.ok() ? finished : status;
+}
+
 void StepRunner::forward(const LoadedShard& shard, const LayerRange& range, std::span<Live> live) {
-  Status status;
-  if (const std::optional<StageModel> model = staged(shard, range, live)) {
-    status = compute_staged(*model, live);
-  } else {
-    ++op_forwards_;
-    status = compute(shard, range, live);
-    if (status.ok()) status = ops_.finish();
+  const Status status = try_forward(shard, range, live);
+  if (status.code() == StatusCode::kResourceExhausted && live.size() > 1) {
+    for (std::size_t i = 0; i < live.size(); ++i) {
+      *live[i].result = {};
+      forward(shard, range, live.subspan(i, 1));
+    }
+    return;
   }
   for (Live& one : live) {
     SegmentResult& result = *one.result;

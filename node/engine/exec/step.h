@@ -17,7 +17,7 @@ class StepRunner {
  public:
   /// `observer`: null, or shown all operations.
   StepRunner(DeviceOps& ops, CacheTable& caches, OperationObserver* observer)
-      : ops_(ops), caches_(caches), observer_(observer), workspace_(ops) {}
+      : ops_(ops), caches_(caches), observer_(observer), workspace_(ops, caches.faults()) {}
 
   /// Engine::step, for a shard that holds `range`.
   StatusOr<std::vector<SegmentResult>> run(const LoadedShard& shard, const LayerRange& range,
@@ -37,7 +37,9 @@ class StepRunner {
 
   struct SampledRow;
 
+  /// Runs them together, or, when there is no memory for that, one by one.
   void forward(const LoadedShard& shard, const LayerRange& range, std::span<Live> live);
+  Status try_forward(const LoadedShard& shard, const LayerRange& range, std::span<Live> live);
   /// The model for the device's own forward, when it has one that takes the model and these segments.
   std::optional<StageModel> staged(const LoadedShard& shard, const LayerRange& range,
                                    std::span<const Live> live) const;

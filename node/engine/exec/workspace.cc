@@ -8,6 +8,7 @@ StatusOr<Matrix> Workspace::matrix(Slot slot, std::int64_t rows, std::int64_t co
       static_cast<std::uint64_t>(rows) * static_cast<std::uint64_t>(cols) * sizeof(float);
   if (bytes > buffer.bytes) {
     buffer = {};
+    if (faults_ != nullptr) MESH_RETURN_IF_ERROR(faults_->check(bytes));
     MESH_ASSIGN_OR_RETURN(buffer.memory, ops_.allocate(bytes));
     buffer.bytes = bytes;
   }

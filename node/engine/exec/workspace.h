@@ -3,6 +3,7 @@
 #include <array>
 
 #include "node/engine/device/device_ops.h"
+#include "node/engine/engine.h"
 #include "node/engine/models/decoder_spec.h"
 
 namespace mesh::engine {
@@ -29,7 +30,8 @@ enum class Slot : std::uint8_t {
 /// Device buffers of the executor that live from step to step. Grows, never shrinks.
 class Workspace {
  public:
-  explicit Workspace(DeviceOps& ops) : ops_(ops) {}
+  /// `faults`: null, or asked before each allocation.
+  explicit Workspace(DeviceOps& ops, AllocationFaults* faults = nullptr) : ops_(ops), faults_(faults) {}
   /// A matrix without gaps; its contents are undefined. Valid until the same slot is asked for again.
   StatusOr<Matrix> matrix(Slot slot, std::int64_t rows, std::int64_t cols);
 
@@ -42,6 +44,7 @@ class Workspace {
     std::uint64_t bytes = 0;
   };
   DeviceOps& ops_;
+  AllocationFaults* const faults_;
   std::array<Buffer, static_cast<std::size_t>(Slot::kRows) + 1> buffers_;
 };
 
