@@ -21,7 +21,7 @@ void ReplayPace::replay_answered(Duration took, TimePoint now) {
 
 std::optional<TimePoint> ReplayPace::resumes(TimePoint now) const {
   if (may_replay(now)) return std::nullopt;
-  const TimePoint quiet = *last_other_ + kQuiet;
+  const TimePoint quiet = last_other_.value_or(now) + kQuiet;
   return replays_ > 0 ? quiet : std::min(quiet, not_before_);
 }
 
