@@ -76,17 +76,16 @@ bool all_finite(CpuBackend& backend, ConstMatrix x) {
 
 std::int64_t argmax(const float* x, std::int64_t count) {
   MESH_CHECK(count >= 1);
-  std::int64_t best = -1;
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (!std::isnan(x[i]) && (best < 0 || x[i] > x[best])) best = i;
-  }
-  return best < 0 ? 0 : best;
+  const float largest = portable_kernels().largest(x, count);
+  const float* const found = std::find(x, x + count, largest);
+  return found == x + count ? 0 : found - x;
 }
 
 double log_sum_exp(const float* x, std::int64_t count) {
   const float largest = x[argmax(x, count)];
   if (std::isinf(largest)) return largest;
-  constexpr std::int64_t kPiece = 1024;
+  // Short pieces: while one is summed, each addition waiting for the last, powers of the next are computed.
+  constexpr std::int64_t kPiece = 32;
   float powers[kPiece];
   double total = 0;
   for (std::int64_t begin = 0; begin < count; begin += kPiece) {

@@ -105,6 +105,7 @@ struct Kernels {
   void (*add)(float* x, const float* y, std::int64_t n);
   void (*to_bf16)(const float* x, std::int64_t n, void* out);
   void (*from_bf16)(const void* x, std::int64_t n, float* out);
+  float (*largest)(const float* x, std::int64_t n);  ///< NaNs left out; −inf when nothing is left
   bool (*all_finite)(const float* x, std::int64_t n);
 };
 

@@ -44,6 +44,7 @@ const Kernels& MESH_KERNELS() {
       .add = add,
       .to_bf16 = to_bf16,
       .from_bf16 = from_bf16,
+      .largest = largest,
       .all_finite = all_finite,
   };
   return kKernels;

@@ -13,11 +13,11 @@ constexpr std::int64_t kUnpackedRows = 4;
 constexpr std::int64_t kRowBlock = 192;
 // Values that one thread packs as fast as several.
 constexpr std::int64_t kSerialPacking = 1 << 15;
-// A range of work that outweighs handing it out: 64 KiB of weights.
-constexpr std::int64_t kGrainBytes = 1 << 16;
+// A range of work that outweighs handing it out: 16 KiB of weights for a row.
+constexpr std::int64_t kGrainBytes = 1 << 14;
 
 std::int64_t grain_of(const PackedLinear& weight, std::int64_t rows, int threads) {
-  const std::int64_t least = std::max<std::int64_t>(1, kGrainBytes / weight.panel_bytes());
+  const std::int64_t least = std::max<std::int64_t>(1, kGrainBytes / (weight.panel_bytes() * rows));
   const std::int64_t most = rows > kUnpackedRows ? 8 : 32;
   const std::int64_t fair = weight.panels() / (4 * threads);
   return std::max(least, std::min(most, fair));

@@ -136,6 +136,17 @@ void from_bf16(const void* x, std::int64_t n, float* out) {
   });
 }
 
+float largest(const float* x, std::int64_t n) {
+  const Vec least = splat(-__builtin_inff());
+  Vec best[2] = {least, least};
+  for_each_vec(n, [&](std::int64_t i, std::int64_t count) {
+    const Vec v = count == kLanes ? load(x + i) : load_part(x + i, count, -__builtin_inff());
+    Vec& most = best[(i / kLanes) & 1];
+    most = v > most ? v : most;
+  });
+  return max_of(max(best[0], best[1]));
+}
+
 bool all_finite(const float* x, std::int64_t n) {
   VecI bad{};
   for_each_vec(n, [&](std::int64_t i, std::int64_t count) {

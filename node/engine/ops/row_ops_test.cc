@@ -208,6 +208,13 @@ TEST(Elementwise, ArgmaxTakesTheLowestOfEqualsAndNoNan) {
   const float x[] = {NAN, 1, 3, NAN, 3, 2};
   EXPECT_EQ(argmax(x, 6), 2);
   EXPECT_EQ(argmax(x, 1), 0);
+  const float hidden[] = {NAN, -INFINITY, -INFINITY};
+  EXPECT_EQ(argmax(hidden, 3), 1);
+  for (std::int64_t place = 0; place < 71; ++place) {
+    auto many = random_values(71, 3);
+    for (std::int64_t i = place; i < 71; i += 7) many[static_cast<std::size_t>(i)] = 9;
+    EXPECT_EQ(argmax(many.data(), 71), place);
+  }
 }
 
 TEST(Elementwise, LogSumExpSurvivesLargeValues) {

@@ -92,7 +92,7 @@ SampledToken sample(std::span<const float> logits, const SamplingParams& params,
   };
   SampledToken token;
   if (params.temperature == 0 && top == 0) {
-    token.id = static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    token.id = static_cast<TokenId>(ops::argmax(logits.data(), count));
     token.logprob = logprob(token.id);
     return token;
   }
