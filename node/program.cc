@@ -118,6 +118,7 @@ class NodeProgram {
     // Kept outputs and windows live beside the engine's weights and caches, within the same size.
     const std::uint64_t beside = std::min(kMostBeside, share_->memory() / 4);
     options.memory_bytes = share_->memory() - beside;
+    options.spill_bytes = settings_.spill_memory;
     MESH_ASSIGN_OR_RETURN(auto engine, engine::Engine::create(options));
     compute_ = engine->compute() == engine::ComputeType::kFloat32 ? "float32" : "bfloat16";
     device_ = engine->device() == engine::Device::kCuda ? "cuda" : "cpu";
@@ -131,6 +132,7 @@ class NodeProgram {
 
     NodeOptions node;
     node.hop.cache_bytes = options.memory_bytes;
+    node.hop.spill_bytes = engine->memory().spill_budget_bytes;
     node.hop.prefix_bytes = settings_.prefix_cache_memory.value_or(options.memory_bytes / 8);
     node.hop.kept_bytes = beside * 2 / 3;
     node.hop.inbound_bytes = beside / 3;

@@ -123,6 +123,7 @@ class TrackerProgram {
     MESH_ASSIGN_OR_RETURN(options.compute, engine::parse_compute_type(settings_.dtype));
     options.threads = share_->threads();
     options.memory_bytes = share_->memory();
+    options.spill_bytes = settings_.spill_memory;
     MESH_ASSIGN_OR_RETURN(auto engine, engine::Engine::create(options));
     log_.info("meshnet-tracker {}, id {}", program_version(), identity_->id().hex().substr(0, 16));
     log_.info("found: device {}, {} threads of {} cores, {} of memory",
@@ -156,6 +157,7 @@ class TrackerProgram {
 
     NodeOptions node;
     node.hop.cache_bytes = share_->memory();
+    node.hop.spill_bytes = engine->memory().spill_budget_bytes;
     node.hop.prefix_bytes = settings_.prefix_cache_memory.value_or(share_->memory() / 8);
     MESH_ASSIGN_OR_RETURN(node.codec, wire::parse_codec_policy(settings_.wire_codec));
     MESH_ASSIGN_OR_RETURN(node.peers, peer_policy());

@@ -139,12 +139,15 @@ struct CursorsRequest {
 
 /// `known` false: the node has no such session (restarted, lease ended, closed); then the rest is zero.
 /// Outputs of positions below `computed` exist; the hop holds work when the hop before it has computed more.
+/// `waits_for_room`: it holds work, but the session's cache is not on the device and waits for its turn
+/// there.
 struct CursorEntry {
   HopKey hop;
   bool known = false;
   Cursor cursor;
   Position kept_from = 0;
   Position computed = 0;
+  bool waits_for_room = false;
 
   friend bool operator==(const CursorEntry&, const CursorEntry&) = default;
 };
@@ -173,6 +176,7 @@ enum class ReportCode : std::uint8_t {
   kStepFailed,          ///< this hop could not compute; its cursor is back at the failed segment's start
   kOutputsDropped,      ///< kept outputs before kept_from are gone
   kDeadline,            ///< the segment's time was up
+  kCacheDropped,        ///< the cache made room for others and is to be filled again from the cursor
 };
 
 /// A hop tells the head that its session is in trouble there.

@@ -30,8 +30,8 @@ struct Names {
 
 constexpr Names<OpenCode, 7> kOpenCodes{
     {"opened", "stale_generation", "closed", "shard_not_held", "no_room", "draining", "bad_request"}};
-constexpr Names<ReportCode, 5> kReportCodes{
-    {"next_hop_unreachable", "next_hop_refuses", "step_failed", "outputs_dropped", "deadline"}};
+constexpr Names<ReportCode, 6> kReportCodes{{"next_hop_unreachable", "next_hop_refuses", "step_failed",
+                                             "outputs_dropped", "deadline", "cache_dropped"}};
 
 /// Ids so far may be a whole context.
 constexpr json::Limits kOpenLimits{
@@ -308,12 +308,11 @@ StatusOr<CursorsRequest> read_cursors(std::string_view body) {
 std::string write_cursors_reply(const CursorsReply& r) {
   Array hops;
   for (const CursorEntry& entry : r.hops) {
-    hops.push_back(Object{{"session", entry.hop.session.hex()},
-                          {"begin", entry.hop.begin},
-                          {"known", entry.known},
-                          {"cursor", write_cursor(entry.cursor)},
-                          {"kept_from", entry.kept_from},
-                          {"computed", entry.computed}});
+    Object o{
+        {"session", entry.hop.session.hex()},   {"begin", entry.hop.begin},     {"known", entry.known},
+        {"cursor", write_cursor(entry.cursor)}, {"kept_from", entry.kept_from}, {"computed", entry.computed}};
+    if (entry.waits_for_room) o["waits_for_room"] = true;
+    hops.push_back(std::move(o));
   }
   return text_of({{"hops", std::move(hops)}});
 }
@@ -330,6 +329,7 @@ StatusOr<CursorsReply> read_cursors_reply(std::string_view body) {
     MESH_ASSIGN_OR_RETURN(entry.cursor, read_cursor(cursor));
     MESH_ASSIGN_OR_RETURN(entry.kept_from, item.get<Position>("kept_from"));
     MESH_ASSIGN_OR_RETURN(entry.computed, item.get<Position>("computed"));
+    MESH_ASSIGN_OR_RETURN(entry.waits_for_room, item.get_or<bool>("waits_for_room", false));
     reply.hops.push_back(entry);
   }
   return reply;

@@ -20,6 +20,15 @@ wire::CursorsReply HopTable::cursors(const wire::CursorsRequest& request) const 
 wire::RenewReply HopTable::renew(const wire::RenewRequest& request, TimePoint now) {
   return impl_->renew(request, now);
 }
+void HopTable::set_cache_bytes(std::uint64_t bytes) {
+  impl_->set_cache_bytes(bytes);
+}
+bool HopTable::waits_for_room() const {
+  return impl_->waits_for_room();
+}
+void HopTable::cache_moved(const CacheMoved& moved) {
+  impl_->cache_moved(moved);
+}
 void HopTable::set_draining(bool draining) {
   impl_->draining = draining;
 }

@@ -11,6 +11,10 @@ struct HopFaults {
   bool forget_tokens = false;      ///< the tail sends its token once and does not keep it
   bool stale_blocks = false;       ///< a prefix block let go of is offered still, under an id used anew
   bool block_before = false;       ///< keeps the block before the one that the key stands for
+  bool stay_on_host = false;       ///< a cache whose turn comes is not brought back from host memory
+  bool forget_host_bytes = false;  ///< a cache that ends in host memory counts there for ever
+  bool latest_first = false;       ///< the cache that began to wait last comes in first
+  bool crowd_in = false;           ///< a cache comes in although nobody leaves
 };
 
 }  // namespace mesh::pipeline

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "node/pipeline/cache_room.h"
 #include "node/pipeline/due_set.h"
 #include "node/pipeline/hop_session.h"
 #include "node/pipeline/hop_table.h"
@@ -45,7 +46,10 @@ struct SentToken {
 class HopTable::Impl {
  public:
   Impl(HopOptions options, const HopFaults& faults)
-      : options_(options), faults_(faults), prefixes_(options.prefix_bytes, faults) {}
+      : options_(options),
+        faults_(faults),
+        room_({.device_bytes = options.cache_bytes, .host_bytes = options.spill_bytes}, faults),
+        prefixes_(options.prefix_bytes, faults) {}
 
   // hop_table.cc: openings, arrivals, ends
   wire::OpenReply open(const wire::OpenRequest& request, const std::optional<ShardView>& shard,
@@ -81,6 +85,11 @@ class HopTable::Impl {
   // hop_prefix.cc
   std::vector<CacheOrder> take_orders() { return std::exchange(orders_, {}); }
   std::uint64_t shrink_prefixes(std::uint64_t bytes);
+
+  // hop_room.cc
+  void set_cache_bytes(std::uint64_t bytes) { room_.set_device_bytes(bytes); }
+  bool waits_for_room() const { return room_.first_waiting().has_value(); }
+  void cache_moved(const CacheMoved& moved);
   void prefix_lost(PrefixBlockId id) { prefixes_.lose(id); }
   HopStats stats() const;
   bool draining = false;
@@ -94,11 +103,19 @@ class HopTable::Impl {
   HopSession* find(const wire::HopKey& hop, Generation generation);
   std::optional<wire::OpenReply> refuse(const wire::OpenRequest& request,
                                         const std::optional<ShardView>& shard);
-  HopSession& create(const wire::OpenRequest& request, const ShardView& shard);
+  HopSession& create(const wire::OpenRequest& request, const ShardView& shard, TimePoint now);
   void reopen(HopSession& session, const wire::OpenRequest& request);
   void begin_emitting(HopSession& session, TimePoint now);
   void end(Sessions::iterator at);
   void release(CacheId cache);
+  std::optional<std::string> no_room(const wire::OpenRequest& request, const ShardView& shard) const;
+  void fit_prefixes();
+  void let_in(TimePoint now);
+  void make_leave(const CacheRoom::Leaving& leaving, TimePoint now);
+  void bring_in(HopSession& session, TimePoint now);
+  void never_fits(HopSession& session, TimePoint now);
+  HopSession& owner(CacheId cache) { return sessions_.at(owners_.at(cache)); }
+  std::uint64_t host_bytes(const HopSession& session) const;
   void begin_cache(HopSession& session);
   void keep_prefix(HopSession& session, const wire::Segment& done);
   void order_drops();
@@ -129,17 +146,23 @@ class HopTable::Impl {
   const HopFaults faults_;
   Sessions sessions_;
   std::map<SessionId, std::pair<Generation, TimePoint>> tombstones_;
-  std::map<CacheId, std::uint64_t> caches_;  ///< bytes reserved, until the engine may free them
-  std::set<CacheId> orphans_;                ///< of ended sessions whose step still runs
+  std::map<CacheId, wire::HopKey> owners_;
+  CacheRoom room_;
+  std::optional<TimePoint> turn_ends_;  ///< while somebody waits for it
   PrefixCache prefixes_;
   std::vector<CacheOrder> orders_;
-  std::uint64_t reserved_ = 0, inbound_reserved_ = 0, kept_ = 0;
+  std::uint64_t inbound_reserved_ = 0, kept_ = 0;
   std::uint64_t last_id_ = 0;
 
   std::array<std::map<std::uint64_t, wire::HopKey>, 2>
       waiting_;  ///< by lane: sessions whose next segment may run
   wire::Lane last_lane_ = wire::Lane::kBulk;
-  std::map<std::uint64_t, std::vector<std::pair<wire::HopKey, CacheId>>> steps_;
+  struct RunningStep {
+    std::vector<std::pair<wire::HopKey, CacheId>> members;
+    TimePoint began{};
+    std::uint32_t prefill_rows = 0;
+  };
+  std::map<std::uint64_t, RunningStep> steps_;
 
   std::map<LinkKey, Link> links_;
   std::map<std::string, ReplayPace> paces_;  ///< by URL, both lanes together

@@ -44,6 +44,9 @@ void HopTable::Impl::keep_prefix(HopSession& session, const wire::Segment& done)
   while (session.blocks_seen < keys.size() &&
          (session.blocks_seen + 1) * options_.cache_block <= session.next) {
     const std::uint32_t block = session.blocks_seen++;
+    const std::uint64_t held = room_.on_device() + prefixes_.bytes();
+    const std::uint64_t free = room_.device_bytes() - std::min(room_.device_bytes(), held);
+    if (room_.first_waiting() || bytes > free) continue;
     const auto id = prefixes_.keep(session.request.range, keys.first(block + 1), bytes);
     order_drops();
     if (!id) continue;

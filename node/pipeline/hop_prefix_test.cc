@@ -115,17 +115,26 @@ TEST_F(Prefixes, RowsWithPartsThatTheKeyDoesNotCoverAreNotKept) {
 }
 
 TEST_F(Prefixes, BlocksGoBeforeASessionIsRefused) {
-  // Room for one session of 1,000 tokens (8 blocks) and two blocks.
-  use(10 * kBlock, 10 * kBlock);
+  // Room for one session of 1,000 tokens (8 blocks) and three blocks.
+  use(10 * kBlock, 11 * kBlock);
   open(offering(1, 3));
   feed(1, 0, 384);
   EXPECT_EQ(table.stats().prefix_bytes, 3 * kBlock);
   table.close({session(1), {1}}, now);
   const auto shared = take<ShareBlock>();
-  EXPECT_EQ(open(offering(2, 3)).cursor.next, 256u) << "the third block made room";
+  wire::OpenRequest larger = offering(2, 3);
+  larger.max_tokens = 1100;
+  EXPECT_EQ(open(larger).cursor.next, 256u) << "the third block made room";
   const auto dropped = take<DropBlock>();
   ASSERT_EQ(dropped.size(), 1u);
   EXPECT_EQ(dropped[0].id, shared[2].id);
+}
+
+TEST_F(Prefixes, NoBlockIsKeptWhereSessionsLeaveNoRoom) {
+  use(10 * kBlock, 10 * kBlock);
+  open(offering(1, 3));
+  feed(1, 0, 384);
+  EXPECT_EQ(table.stats().prefix_bytes, 2 * kBlock);
 }
 
 TEST_F(Prefixes, ADropIsOrderedAfterTheBeginningThatUsesTheBlock) {

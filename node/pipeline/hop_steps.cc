@@ -15,6 +15,12 @@ std::size_t index_of(wire::Lane lane) {
 /// Puts the session where its front segment belongs, keeping the place it had while that lasts.
 void HopTable::Impl::update_waiting(HopSession& session) {
   const ArrivedSegment* front = session.running ? nullptr : session.inbound.front();
+  if (front && !room_.may_run(session.cache)) {
+    room_.wait(session.cache);
+    front = nullptr;
+  } else {
+    room_.stop_waiting(session.cache);
+  }
   if (!front) {
     if (session.waiting_order) {
       for (auto& lane : waiting_) lane.erase(*session.waiting_order);
@@ -58,6 +64,7 @@ void HopTable::Impl::expire_front(HopSession& session, TimePoint now) {
 }
 
 std::optional<StepWork> HopTable::Impl::next_step(TimePoint now) {
+  let_in(now);
   const wire::Lane other = last_lane_ == wire::Lane::kDecode ? wire::Lane::kBulk : wire::Lane::kDecode;
   while (!waiting_[0].empty() || !waiting_[1].empty()) {
     const wire::Lane lane = waiting_[index_of(other)].empty() ? last_lane_ : other;
@@ -74,6 +81,7 @@ std::optional<StepWork> HopTable::Impl::next_step(TimePoint now) {
       wire::Segment input = session.inbound.take().segment;
       trim(session, input.start);
       session.next = input.end();
+      room_.used(session.cache, session.next, host_bytes(session), now);
       work.identity = session.request.identity;
       work.range = session.request.range;
       work.takes_ids = session.request.takes_ids;
@@ -94,7 +102,10 @@ std::optional<StepWork> HopTable::Impl::next_step(TimePoint now) {
       input.sample = session.is_tail() ? step.sample : input.sample;
       if (session.request.takes_ids) input.ids.clear();
       session.running = RunningRows{std::move(input), deadline};
-      steps_[work.id].emplace_back(key, session.cache);
+      RunningStep& running = steps_[work.id];
+      running.members.emplace_back(key, session.cache);
+      running.began = now;
+      if (lane == wire::Lane::kBulk) running.prefill_rows += session.running->input.rows;
       work.segments.push_back(std::move(step));
       update_waiting(session);
     }
@@ -120,17 +131,15 @@ void HopTable::Impl::trim(HopSession& session, Position start) {
 
 void HopTable::Impl::step_done(StepOutput output, TimePoint now) {
   const auto at = steps_.find(output.id);
-  MESH_CHECK(at != steps_.end() && at->second.size() == output.segments.size());
-  const auto members = std::move(at->second);
+  MESH_CHECK(at != steps_.end() && at->second.members.size() == output.segments.size());
+  const RunningStep step = std::move(at->second);
   steps_.erase(at);
-  for (std::size_t i = 0; i < members.size(); ++i) {
-    const auto& [key, cache] = members[i];
-    if (orphans_.erase(cache) > 0) {
-      release(cache);
-      continue;
-    }
+  room_.note_prefill(step.prefill_rows, now - step.began);
+  for (std::size_t i = 0; i < step.members.size(); ++i) {
+    const auto& [key, cache] = step.members[i];
     HopSession* session = find(key);
-    MESH_CHECK(session && session->cache == cache && session->running);
+    if (!session || session->cache != cache) continue;  // it has ended meanwhile
+    MESH_CHECK(session->running);
     finish_rows(*session, std::move(output.segments[i]), now);
   }
   enforce_kept_budget(now);

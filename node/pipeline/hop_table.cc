@@ -93,17 +93,45 @@ std::optional<wire::OpenReply> HopTable::Impl::refuse(const wire::OpenRequest& r
   return std::nullopt;
 }
 
-HopSession& HopTable::Impl::create(const wire::OpenRequest& request, const ShardView& shard) {
+HopSession& HopTable::Impl::create(const wire::OpenRequest& request, const ShardView& shard, TimePoint now) {
   const Needs needs = *needs_of(request, shard, options_);
   const CacheId cache = ++last_id_;
-  caches_.emplace(cache, needs.cache);
-  reserved_ += needs.cache;
+  // Who waits has come before.
+  const bool fits = !room_.first_waiting() && room_.on_device() <= room_.device_bytes() &&
+                    needs.cache <= room_.device_bytes() - room_.on_device();
+  room_.add(cache, needs.cache, fits ? CacheRoom::Place::kDevice : CacheRoom::Place::kNowhere, now);
+  owners_.emplace(cache, request.key());
+  fit_prefixes();
   inbound_reserved_ += needs.inbound;
   HopSession& session =
       sessions_.emplace(request.key(), HopSession(request, shard, cache, options_.window, faults_))
           .first->second;
-  begin_cache(session);
+  if (fits) {
+    begin_cache(session);
+    room_.used(cache, session.next, host_bytes(session), now);
+  } else {
+    session.prefix =
+        request.range.empty() || !prefixes_.on() ? std::vector<wire::PrefixKey>{} : request.prefix;
+  }
   return session;
+}
+
+std::optional<std::string> HopTable::Impl::no_room(const wire::OpenRequest& request,
+                                                   const ShardView& shard) const {
+  const auto needs = needs_of(request, shard, options_);
+  if (!needs || !room_.takes(needs->cache)) {
+    const std::uint64_t all = room_.device_bytes();
+    const std::string beside =
+        room_.host_bytes() == 0 ? "" : fmt::format(", beside {} of host memory", room_.host_bytes());
+    return fmt::format("the cache of {} tokens needs {} bytes, {} of {} are free{}", request.max_tokens,
+                       needs ? needs->cache : ~std::uint64_t{0}, all - std::min(all, room_.of_all()), all,
+                       beside);
+  }
+  if (needs->inbound > options_.inbound_bytes - inbound_reserved_ ||
+      sessions_.size() >= options_.max_sessions) {
+    return fmt::format("{} sessions are open, no window is free", sessions_.size());
+  }
+  return std::nullopt;
 }
 
 wire::OpenReply HopTable::Impl::open(const wire::OpenRequest& request, const std::optional<ShardView>& shard,
@@ -127,23 +155,9 @@ wire::OpenReply HopTable::Impl::open(const wire::OpenRequest& request, const std
   const bool fresh = at == sessions_.end();
   if (fresh) {
     if (draining) return refusal(OpenCode::kDraining, "the node is leaving and takes no new sessions");
-    const auto needs = needs_of(request, *shard, options_);
-    const std::uint64_t free = options_.cache_bytes - reserved_;
-    if (!needs || needs->cache > free) {
-      return refusal(OpenCode::kNoRoom,
-                     fmt::format("the cache needs {} bytes, {} of {} are free",
-                                 needs ? needs->cache : ~std::uint64_t{0}, free, options_.cache_bytes));
-    }
-    if (needs->inbound > options_.inbound_bytes - inbound_reserved_ ||
-        sessions_.size() >= options_.max_sessions) {
-      return refusal(OpenCode::kNoRoom,
-                     fmt::format("{} sessions are open, no window is free", sessions_.size()));
-    }
-    if (const std::uint64_t kept = prefixes_.bytes(); kept > free - needs->cache) {
-      shrink_prefixes(kept - (free - needs->cache));
-    }
+    if (auto why = no_room(request, *shard)) return refusal(OpenCode::kNoRoom, *std::move(why));
   }
-  HopSession& session = fresh ? create(request, *shard) : at->second;
+  HopSession& session = fresh ? create(request, *shard, now) : at->second;
   session.lease_until = now + milliseconds(request.lease_ms);
   leases_.set(session.key(), session.lease_until);
   if (fresh || request.generation > session.request.generation) reopen(session, request);
@@ -201,17 +215,14 @@ void HopTable::Impl::end(Sessions::iterator at) {
   for (auto* due : {&leases_, &asks_due_, &tokens_due_, &reports_due_}) due->clear(key);
   kept_ -= session.kept.bytes();
   inbound_reserved_ -= std::uint64_t{options_.window.rows} * session.shard.hidden_size * 2;
-  if (session.running) {
-    orphans_.insert(session.cache);
-  } else {
-    release(session.cache);
-  }
+  release(session.cache);
   sessions_.erase(at);
 }
 
+/// A step that still has it is carried out before.
 void HopTable::Impl::release(CacheId cache) {
-  reserved_ -= caches_.at(cache);
-  caches_.erase(cache);
+  room_.remove(cache);
+  owners_.erase(cache);
   orders_.emplace_back(FreeCache{cache});
 }
 
@@ -230,9 +241,9 @@ wire::CursorsReply HopTable::Impl::cursors(const wire::CursorsRequest& request) 
   wire::CursorsReply reply;
   for (const wire::HopKey& hop : request.hops) {
     const HopSession* session = find(hop);
-    reply.hops.push_back(
-        session ? wire::CursorEntry{hop, true, session->cursor(), session->kept_from(), session->computed()}
-                : wire::CursorEntry{hop, false, {}, 0, 0});
+    reply.hops.push_back(session ? wire::CursorEntry{hop, true, session->cursor(), session->kept_from(),
+                                                     session->computed(), room_.waits(session->cache)}
+                                 : wire::CursorEntry{hop, false, {}, 0, 0, false});
   }
   return reply;
 }
@@ -305,6 +316,7 @@ std::optional<TimePoint> HopTable::Impl::next_wakeup() const {
     if (when && (!first || *when < *first)) first = when;
   };
   for (const auto* due : {&leases_, &asks_due_, &tokens_due_, &reports_due_}) consider(due->earliest());
+  if (steps_.empty()) consider(turn_ends_);  // else the step's end comes first
   for (const auto& [key, link] : links_) {
     if (!link.waiting.empty() && link.in_flight == 0 && link.backoff > Duration{}) consider(link.not_before);
     if (!link.waiting.empty()) consider(link.replay_held);
@@ -316,7 +328,9 @@ HopStats HopTable::Impl::stats() const {
   HopStats stats = counts_;
   stats.sessions = sessions_.size();
   stats.steps_running = steps_.size();
-  stats.cache_bytes = reserved_;
+  stats.cache_bytes = room_.on_device();
+  stats.spilled_bytes = room_.on_host();
+  stats.spilled_caches = room_.caches_on_host();
   stats.inbound_bytes = inbound_reserved_;
   stats.kept_bytes = kept_;
   stats.prefix_bytes = prefixes_.bytes();

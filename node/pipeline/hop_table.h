@@ -17,7 +17,8 @@ namespace mesh::pipeline {
 struct HopFaults;
 
 struct HopOptions {
-  std::uint64_t cache_bytes = std::uint64_t{1} << 30;      ///< for the caches of all sessions
+  std::uint64_t cache_bytes = std::uint64_t{1} << 30;  ///< on the device, for caches and kept prompts
+  std::uint64_t spill_bytes = 0;  ///< of host memory, for caches that make room; 0: none does
   std::uint64_t inbound_bytes = std::uint64_t{256} << 20;  ///< for the windows of all sessions
   std::uint64_t kept_bytes = std::uint64_t{512} << 20;     ///< for kept outputs of all sessions
   std::uint64_t prefix_bytes = 0;                          ///< of cache_bytes, for prompts kept; 0: none are
@@ -74,7 +75,9 @@ struct OutReport {  ///< POST /mesh/v1/report at head_url
 struct HopStats {
   std::size_t sessions = 0;
   std::size_t steps_running = 0;
-  std::uint64_t cache_bytes = 0;    ///< reserved
+  std::uint64_t cache_bytes = 0;    ///< reserved on the device
+  std::uint64_t spilled_bytes = 0;  ///< caches in host memory
+  std::uint64_t spilled_caches = 0;
   std::uint64_t inbound_bytes = 0;  ///< reserved
   std::uint64_t kept_bytes = 0;     ///< in use
   std::uint64_t prefix_bytes = 0;   ///< kept blocks of prompts
@@ -83,6 +86,8 @@ struct HopStats {
   std::uint64_t duplicates = 0, refused = 0, trims = 0, resent_rows = 0;  ///< since the start
   std::uint64_t prefix_hits = 0, prefix_misses = 0;  ///< tokens offered by new sessions: had, and not had
   std::uint64_t prefix_evictions = 0;                ///< kept blocks that went to make room
+  std::uint64_t spills = 0;                          ///< since the start: caches that went to host memory
+  std::uint64_t dropped_caches = 0;  ///< since the start: caches let go of, to be computed again
 };
 
 /// What the check of a frame's MAC needs; by value, so that HTTP threads may hold a copy.
@@ -98,6 +103,8 @@ struct SessionKeys {
 ///  - a session has at most one step running, so a cache's owner is never in doubt;
 ///  - segments of one generation enter steps in the order of seq, each exactly once;
 ///  - engine and table agree on every cache and kept block, because orders and steps are carried out in turn;
+///  - what the device holds never exceeds set_cache_bytes(), nor host memory spill_bytes, at any order;
+///  - a session whose cache waits for room gets its turn;
 ///  - a step's results belong to the cache they were computed for, whatever generation came meanwhile.
 class HopTable {
  public:
@@ -113,6 +120,11 @@ class HopTable {
   void close(const wire::CloseRequest& request, TimePoint now);
   wire::CursorsReply cursors(const wire::CursorsRequest& request) const;
   wire::RenewReply renew(const wire::RenewRequest& request, TimePoint now);
+  /// What weights, steps and others leave of the device for caches and kept prompts; before open(), and
+  /// before next_step() while waits_for_room().
+  void set_cache_bytes(std::uint64_t bytes);
+  /// A session has work whose cache is not on the device.
+  bool waits_for_room() const;
   /// While draining, openings of sessions that are not here yet are refused.
   void set_draining(bool draining);
 
@@ -147,9 +159,11 @@ class HopTable {
   void tick(TimePoint now);
   /// When a retry, a repeat, an ask or a lease falls due; none when nothing waits for time.
   std::optional<TimePoint> next_wakeup() const;
-  /// Orders to the engine, to be carried out one after the other: before any step that next_step() gives from
-  /// now on, after those that it gave.
+  /// Orders to the engine, to be carried out one after the other: after the steps that next_step() gave
+  /// before, and before those that it gives with or after the call that made the order. So take them after
+  /// next_step() too, and before its step is run.
   std::vector<CacheOrder> take_orders();
+  void cache_moved(const CacheMoved& moved);
   /// Lets go of kept prompts until `bytes` or more came free, or none is left; how many did.
   std::uint64_t shrink_prefixes(std::uint64_t bytes);
   /// A ShareBlock could not be carried out.

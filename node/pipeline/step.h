@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/wire/segment.h"
 
@@ -51,8 +52,24 @@ struct DropBlock {
 struct FreeCache {
   CacheId cache = 0;
 };
+/// A cache makes room: its tokens go to host memory. No step has it until it comes back.
+struct SpillCache {
+  CacheId cache = 0;
+};
+struct RestoreCache {
+  CacheId cache = 0;
+};
 /// What the engine is to do with caches, between steps.
-using CacheOrder = std::variant<BeginCache, ShareBlock, DropBlock, FreeCache>;
+using CacheOrder = std::variant<BeginCache, ShareBlock, DropBlock, FreeCache, SpillCache, RestoreCache>;
+
+/// How a SpillCache (`to_host`) or RestoreCache went.
+struct CacheMoved {
+  CacheId cache = 0;
+  bool to_host = false;
+  Status status;
+  std::uint64_t bytes = 0;  ///< copied
+  Duration took{};
+};
 
 /// One session's rows in a step. The engine makes the cache when no BeginCache came for its id, trims it to
 /// `start` when it is longer, appends the rows, and never sees start beyond the cache's length.

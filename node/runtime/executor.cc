@@ -7,8 +7,12 @@
 
 namespace mesh {
 
-Executor::Executor(engine::Engine& engine, Done done, Lost lost, FaultPoints* faults)
-    : engine_(engine), done_(std::move(done)), lost_(std::move(lost)), faults_(faults) {
+Executor::Executor(engine::Engine& engine, Done done, Lost lost, FaultPoints* faults, Moved moved)
+    : engine_(engine),
+      done_(std::move(done)),
+      lost_(std::move(lost)),
+      moved_(std::move(moved)),
+      faults_(faults) {
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -47,9 +51,14 @@ void Executor::carry_out(const CacheJob& job) {
     share(*shared);
   } else if (const auto* dropped = std::get_if<pipeline::DropBlock>(&job.order)) {
     blocks_.erase(dropped->id);
+  } else if (const auto* spilled = std::get_if<pipeline::SpillCache>(&job.order)) {
+    move(spilled->cache, true);
+  } else if (const auto* restored = std::get_if<pipeline::RestoreCache>(&job.order)) {
+    move(restored->cache, false);
   } else if (const auto found = caches_.find(std::get<pipeline::FreeCache>(job.order).cache);
              found != caches_.end()) {
     if (found->second.ok()) engine_.close_cache(*found->second);
+    not_restored_.erase(found->first);
     caches_.erase(found);
   }
 }
@@ -84,9 +93,22 @@ void Executor::share(const pipeline::ShareBlock& order) {
   lost_(order.id);
 }
 
+void Executor::move(pipeline::CacheId cache, bool to_host) {
+  const auto found = caches_.find(cache);
+  if (found == caches_.end() || !found->second.ok()) return;  // nothing is anywhere
+  const SteadyClock clock;
+  const TimePoint began = clock.now();
+  const auto bytes = to_host ? engine_.spill(*found->second) : engine_.restore(*found->second);
+  not_restored_.erase(cache);
+  if (!to_host && !bytes.ok()) not_restored_.insert(cache);
+  if (moved_)
+    moved_({cache, to_host, detached(bytes.status()), bytes.ok() ? *bytes : 0, clock.now() - began});
+}
+
 /// A cache that could not begin as ordered is opened anew when its session starts from nothing.
 StatusOr<engine::CacheId> Executor::cache_for(const StepJob& job, std::size_t index) {
   const pipeline::StepSegment& segment = job.work.segments[index];
+  if (not_restored_.contains(segment.cache)) move(segment.cache, false);
   const auto found = caches_.find(segment.cache);
   if (found != caches_.end() && (found->second.ok() || segment.start > 0)) return found->second;
   auto opened = engine_.open_cache(job.shard, job.work.range, segment.max_tokens);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <thread>
 #include <variant>
 #include <vector>
@@ -47,10 +48,12 @@ class Executor {
   using Done = std::function<void(pipeline::StepOutput, const StepRecord&)>;
   /// Called from the executor thread when a block could not be kept.
   using Lost = std::function<void(pipeline::PrefixBlockId)>;
+  /// Called from the executor thread when a cache went to host memory or came back, or could not.
+  using Moved = std::function<void(const pipeline::CacheMoved&)>;
 
   static constexpr std::size_t kCapacity = 1024;  ///< lists of orders and calls that wait
 
-  Executor(engine::Engine& engine, Done done, Lost lost, FaultPoints* faults = nullptr);
+  Executor(engine::Engine& engine, Done done, Lost lost, FaultPoints* faults = nullptr, Moved moved = {});
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -74,14 +77,17 @@ class Executor {
   void carry_out(const CacheJob& job);
   StatusOr<engine::CacheId> begin(const CacheJob& job, const pipeline::BeginCache& order);
   void share(const pipeline::ShareBlock& order);
+  void move(pipeline::CacheId cache, bool to_host);
   StatusOr<engine::CacheId> cache_for(const StepJob& job, std::size_t index);
 
   engine::Engine& engine_;
   const Done done_;
   const Lost lost_;
+  const Moved moved_;
   FaultPoints* const faults_;
   BoundedQueue<Job> queue_{kCapacity};
   std::map<pipeline::CacheId, StatusOr<engine::CacheId>> caches_;
+  std::set<pipeline::CacheId> not_restored_;  ///< should be back, and have found no memory
   std::map<pipeline::PrefixBlockId, std::shared_ptr<const engine::SharedBlock>> blocks_;
   std::thread thread_;
 };

@@ -122,7 +122,7 @@ StatusOr<engine::CacheId> FakeEngine::open_cache(const std::shared_ptr<const eng
                                                  const LayerRange& range, Position max_positions) {
   const std::lock_guard lock(mutex_);
   const engine::CacheId id{++last_cache_};
-  caches_[id] = {range, max_positions, {}};
+  caches_[id] = {range, max_positions, {}, false};
   return id;
 }
 
@@ -165,6 +165,20 @@ Status FakeEngine::attach(engine::CacheId cache,
   return absl::OkStatus();
 }
 
+StatusOr<std::uint64_t> FakeEngine::spill(engine::CacheId cache) {
+  const std::lock_guard lock(mutex_);
+  Cache& found = caches_.at(cache);
+  found.on_host = true;
+  return found.hashes.size() * sizeof(std::uint64_t);
+}
+
+StatusOr<std::uint64_t> FakeEngine::restore(engine::CacheId cache) {
+  const std::lock_guard lock(mutex_);
+  Cache& found = caches_.at(cache);
+  found.on_host = false;
+  return found.hashes.size() * sizeof(std::uint64_t);
+}
+
 void FakeEngine::close_cache(engine::CacheId cache) {
   const std::lock_guard lock(mutex_);
   caches_.erase(cache);
@@ -183,11 +197,17 @@ engine::MemoryUse FakeEngine::memory() const {
   use.caches = caches_.size();
   use.cache_blocks = caches_.size();
   use.cache_bytes = caches_.size() * 4096;
+  for (const auto& [id, cache] : caches_)
+    if (cache.on_host) use.spilled_bytes += cache.hashes.size() * sizeof(std::uint64_t);
   return use;
 }
 
 engine::SegmentResult FakeEngine::run(Cache& cache, const engine::Segment& segment) {
   engine::SegmentResult result;
+  if (cache.on_host) {
+    result.status = error(StatusCode::kFailedPrecondition, "the cache is in host memory");
+    return result;
+  }
   if (segment.start > cache.hashes.size() || segment.start + segment.rows > cache.max) {
     result.status =
         error(StatusCode::kOutOfRange, "start {} at cursor {}", segment.start, cache.hashes.size());

@@ -49,6 +49,8 @@ class FakeEngine final : public engine::Engine {
                                                              std::uint32_t index) override;
   Status attach(engine::CacheId cache, std::span<const std::shared_ptr<const engine::SharedBlock>> blocks,
                 Position tokens) override;
+  StatusOr<std::uint64_t> spill(engine::CacheId cache) override;
+  StatusOr<std::uint64_t> restore(engine::CacheId cache) override;
   void close_cache(engine::CacheId cache) override;
   StatusOr<engine::CacheState> cache_state(engine::CacheId cache) const override;
   engine::MemoryUse memory() const override;
@@ -61,6 +63,7 @@ class FakeEngine final : public engine::Engine {
     LayerRange range;
     Position max = 0;
     std::vector<std::uint64_t> hashes;  ///< of each row so far
+    bool on_host = false;
   };
   engine::SegmentResult run(Cache& cache, const engine::Segment& segment);
 

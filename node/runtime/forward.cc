@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/kv_blocks.h"
+
 namespace mesh {
 namespace {
 
@@ -35,19 +37,31 @@ Status check_input(const ForwardRequest& request, const engine::ModelProfile& pr
 }  // namespace
 
 StatusOr<ForwardSessions::Session> ForwardSessions::open(const std::shared_ptr<const engine::Shard>& shard,
-                                                         const ForwardRequest& request,
-                                                         Position positions) const {
+                                                         const ForwardRequest& request, Position positions) {
   Session session;
   session.range = request.range;
   session.identity = request.identity;
-  MESH_ASSIGN_OR_RETURN(session.cache, engine_.open_cache(shard, request.range, positions));
+  session.bytes =
+      kv_blocks(positions) * kKvBlockTokens * engine_.cache_bytes_per_token(*shard, request.range);
+  bytes_ += session.bytes;  // before the engine counts it: openings never find more free than there is
+  const auto cache = engine_.open_cache(shard, request.range, positions);
+  if (!cache.ok()) {
+    bytes_ -= session.bytes;
+    return cache.status();
+  }
+  session.cache = *cache;
   return session;
+}
+
+void ForwardSessions::close(const Session& session) {
+  engine_.close_cache(session.cache);
+  bytes_ -= session.bytes;
 }
 
 void ForwardSessions::end_idle(TimePoint now) {
   std::erase_if(sessions_, [&](const auto& item) {
     if (item.second.used + kIdle > now) return false;
-    engine_.close_cache(item.second.cache);
+    close(item.second);
     return true;
   });
 }
@@ -128,7 +142,7 @@ StatusOr<ForwardReply> ForwardSessions::run(const std::shared_ptr<const engine::
     session.used = now;
     sessions_[request.session] = session;
   } else {
-    engine_.close_cache(session.cache);
+    close(session);
     sessions_.erase(request.session);
   }
   if (!status.ok()) return status;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -22,6 +23,8 @@ class ForwardSessions {
   StatusOr<ForwardReply> run(const std::shared_ptr<const engine::Shard>& shard, ForwardRequest request,
                              TimePoint now);
   void end_idle(TimePoint now);
+  /// KV that its sessions reserve. Any thread.
+  std::uint64_t bytes() const { return bytes_; }
 
  private:
   struct Session {
@@ -30,12 +33,15 @@ class ForwardSessions {
     LayerRange range;
     ModelIdentity identity;
     TimePoint used;
+    std::uint64_t bytes = 0;
   };
   StatusOr<Session> open(const std::shared_ptr<const engine::Shard>& shard, const ForwardRequest& request,
-                         Position positions) const;
+                         Position positions);
+  void close(const Session& session);
 
   engine::Engine& engine_;
   std::map<std::string, Session> sessions_;
+  std::atomic<std::uint64_t> bytes_ = 0;
 };
 
 }  // namespace mesh

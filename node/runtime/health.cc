@@ -73,6 +73,10 @@ NodeMetrics::NodeMetrics(metrics::Registry& registry) {
   prefix_hits_ = offered("hit");
   prefix_misses_ = offered("miss");
   prefix_evictions_ = counter("meshnet_prefix_evictions_total", "Blocks of kept prompts that made room");
+  spilled_bytes_ = gauge("meshnet_node_spilled_bytes", "Caches of sessions in host memory");
+  spills_ = counter("meshnet_cache_spills_total", "Caches that went to host memory to make room");
+  dropped_caches_ =
+      counter("meshnet_cache_drops_total", "Caches let go of to make room, to be computed again");
   weight_bytes_ = gauge("meshnet_node_weight_bytes", "Weights held");
   budget_bytes_ = gauge("meshnet_node_memory_budget_bytes", "Memory that the node may use");
   kept_bytes_ = gauge("meshnet_node_kept_output_bytes", "Outputs kept for a resend");
@@ -133,6 +137,9 @@ void NodeMetrics::update(const NodeFigures& now) {
   raise_to(prefix_hits_, now.hop.prefix_hits);
   raise_to(prefix_misses_, now.hop.prefix_misses);
   raise_to(prefix_evictions_, now.hop.prefix_evictions);
+  spilled_bytes_.set(static_cast<double>(now.memory.spilled_bytes));
+  raise_to(spills_, now.hop.spills);
+  raise_to(dropped_caches_, now.hop.dropped_caches);
   weight_bytes_.set(static_cast<double>(now.memory.weight_bytes));
   budget_bytes_.set(static_cast<double>(now.memory.budget_bytes));
   kept_bytes_.set(static_cast<double>(now.hop.kept_bytes));

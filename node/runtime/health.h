@@ -27,9 +27,10 @@ class NodeMetrics final : public NodeObserver {
 
  private:
   metrics::Gauge sessions_, waiting_, cache_bytes_, blocks_used_, blocks_cached_, blocks_capacity_,
-      weight_bytes_, budget_bytes_, kept_bytes_;
+      weight_bytes_, budget_bytes_, kept_bytes_, spilled_bytes_;
   metrics::Counter decode_steps_, prefill_steps_, decode_rows_, prefill_rows_, layer_rows_;
-  metrics::Counter segments_, duplicates_, resent_, prefix_hits_, prefix_misses_, prefix_evictions_;
+  metrics::Counter segments_, duplicates_, resent_, prefix_hits_, prefix_misses_, prefix_evictions_, spills_,
+      dropped_caches_;
   metrics::Counter frames_, raw_bytes_, wire_bytes_, failures_, received_bytes_, malformed_;
   std::map<wire::AnswerCode, metrics::Counter> refused_;
   metrics::Histogram decode_seconds_, prefill_seconds_;

@@ -51,7 +51,10 @@ NodeRuntime::NodeRuntime(NodeOptions options, std::unique_ptr<engine::Engine> en
             step_done(std::move(output), record);
           },
           [this](pipeline::PrefixBlockId id) { strand_.post([this, id] { table_.prefix_lost(id); }); },
-          options_.faults),
+          options_.faults,
+          [this](const pipeline::CacheMoved& moved) {
+            strand_.post([this, moved] { table_.cache_moved(moved); });
+          }),
       forwards_(*engine_),
       next_second_(clock_.now()) {
   alarm_.set(next_second_);
@@ -88,9 +91,7 @@ wire::OpenReply NodeRuntime::open(const wire::OpenRequest& request) {
 
 wire::OpenReply NodeRuntime::open_here(const wire::OpenRequest& request) {
   const auto view = shard_view(request);
-  if (const Status room = check_room(request, view); !room.ok()) {
-    return refused(wire::OpenCode::kNoRoom, std::string(message_of(room)));
-  }
+  table_.set_cache_bytes(cache_bytes());
   const wire::OpenReply reply = table_.open(request, view, now());
   if (const auto keys = table_.keys(request.key())) {
     book_.set(request.key(), {*keys, request.identity, request.range, request.takes_ids});
@@ -118,29 +119,16 @@ std::optional<pipeline::ShardView> NodeRuntime::shard_view(const wire::OpenReque
   const engine::ModelProfile& profile = shard->profile();
   pipeline::ShardView view;
   view.hidden_size = profile.hidden;
-  view.cache_bytes_per_token = profile.kv_bytes_per_token(request.range, cache_format(*engine_));
+  view.cache_bytes_per_token = engine_->cache_bytes_per_token(*shard, request.range);
   view.max_tokens = profile.max_positions;
   view.ends_model = request.range.end == profile.layer_count();
   return view;
 }
 
-Status NodeRuntime::check_room(const wire::OpenRequest& request,
-                               const std::optional<pipeline::ShardView>& view) {
-  if (!view || table_.keys(request.key()).has_value()) return absl::OkStatus();
+std::uint64_t NodeRuntime::cache_bytes() const {
   const engine::MemoryUse memory = engine_->memory();
-  const std::uint64_t blocks = kv_blocks(std::min(request.max_tokens, view->max_tokens));
-  const std::uint64_t needed = blocks * kKvBlockTokens * view->cache_bytes_per_token;
-  // What was ordered and not yet carried out is in the table's count, not yet in the engine's.
-  const pipeline::HopStats table = table_.stats();
-  const std::uint64_t caches = std::max(memory.cache_bytes, table.cache_bytes + table.prefix_bytes);
-  const std::uint64_t used = memory.weight_bytes + memory.working_bytes + caches;
-  const std::uint64_t free = memory.budget_bytes > used ? memory.budget_bytes - used : 0;
-  if (needed <= free) return absl::OkStatus();
-  // Kept prompts go only when that makes room.
-  const std::uint64_t missing = needed - free;
-  if (table.prefix_bytes >= missing && table_.shrink_prefixes(missing) >= missing) return absl::OkStatus();
-  return error(StatusCode::kResourceExhausted, "a cache of {} tokens needs {} bytes, {} are free",
-               request.max_tokens, needed, free);
+  const std::uint64_t others = memory.weight_bytes + memory.working_bytes + forwards_.bytes();
+  return std::min(options_.hop.cache_bytes, memory.budget_bytes - std::min(memory.budget_bytes, others));
 }
 
 void NodeRuntime::close(const wire::CloseRequest& request) {
@@ -222,7 +210,9 @@ void NodeRuntime::take_orders() {
 }
 
 bool NodeRuntime::begin_step() {
+  if (table_.waits_for_room()) table_.set_cache_bytes(cache_bytes());
   auto work = table_.next_step(now());
+  take_orders();  // who was let in for it
   if (!work) return false;
   StepJob job;
   job.orders = std::exchange(orders_, {});
@@ -370,10 +360,10 @@ bool NodeRuntime::let_prefixes_go() {
 
 Status NodeRuntime::drop_shard(const ModelIdentity& identity, const LayerRange& range) {
   MESH_RETURN_IF_ERROR(shards_.begin_drain(identity, range));
-  // Sessions go on without a pause when another shard holds the same layers.
-  if (shards_.find_open(identity, range, range.begin == 0) == nullptr) {
-    book_.wait_unused(identity, range, now() + options_.drain);
-  }
+  // Sessions go on without a pause when another shard holds their layers.
+  book_.wait_unused(identity, range, now() + options_.drain, [this](const SessionBook::Entry& session) {
+    return shards_.find_open(session.identity, session.range, session.takes_ids) != nullptr;
+  });
   shards_.remove(identity, range);
   return absl::OkStatus();
 }

@@ -72,9 +72,8 @@ class NodeRuntime final : public Node, private LaneEvents {
   void every_second();
   wire::OpenReply open_here(const wire::OpenRequest& request);
   void warm_lanes(const wire::OpenRequest& request);
-  /// kResourceExhausted when a new session's cache would not fit beside what the engine holds now.
-  /// Kept prompts go first.
-  Status check_room(const wire::OpenRequest& request, const std::optional<pipeline::ShardView>& view);
+  /// What shards, steps and forwards leave of the engine's memory for the table's caches and kept prompts.
+  std::uint64_t cache_bytes() const;
   std::optional<pipeline::ShardView> shard_view(const wire::OpenRequest& request) const;
   wire::SegmentAnswer accept_one(Arrival arrival);
   TimePoint now() const { return clock_.now(); }

@@ -44,15 +44,16 @@ void SessionBook::close() {
   changed_.notify_all();
 }
 
-bool SessionBook::wait_unused(const ModelIdentity& identity, const LayerRange& range,
-                              TimePoint deadline) const {
+bool SessionBook::wait_unused(const ModelIdentity& identity, const LayerRange& range, TimePoint deadline,
+                              const std::function<bool(const Entry&)>& goes_on) const {
   std::unique_lock lock(mutex_);
   return changed_.wait_until(lock, deadline, [&] {
     if (closed_) return true;
     return std::none_of(entries_.begin(), entries_.end(), [&](const auto& item) {
       const Entry& entry = item.second;
       const bool overlaps = entry.range.begin < range.end && range.begin < entry.range.end;
-      return entry.identity == identity && (overlaps || (entry.takes_ids && range.begin == 0));
+      return entry.identity == identity && (overlaps || (entry.takes_ids && range.begin == 0)) &&
+             !goes_on(entry);
     });
   });
 }

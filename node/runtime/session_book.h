@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -31,8 +32,10 @@ class SessionBook {
   bool empty() const;
   /// Ends all waiting, for good.
   void close();
-  /// Waits until no session of `identity` uses layers of `range`, or until `deadline`; true if none does.
-  bool wait_unused(const ModelIdentity& identity, const LayerRange& range, TimePoint deadline) const;
+  /// Waits until no session of `identity` uses layers of `range` but those that `goes_on` says go on without
+  /// them, or until `deadline`; true if none does.
+  bool wait_unused(const ModelIdentity& identity, const LayerRange& range, TimePoint deadline,
+                   const std::function<bool(const Entry&)>& goes_on) const;
   bool wait_empty(TimePoint deadline) const;
 
  private:

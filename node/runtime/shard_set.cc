@@ -36,9 +36,8 @@ StatusOr<bool> ShardSet::begin_load(const ModelIdentity& identity, const engine:
     if (held.shard == nullptr && has == spec) {
       return error(StatusCode::kAlreadyExists, "layers {} are being loaded already", to_string(spec.range));
     }
-    const bool parts =
-        has.range.contains(spec.range) && has.embedding >= spec.embedding && has.head >= spec.head;
-    if (held.shard != nullptr && parts && held.figures.status.state == wire::ShardState::kReady) return false;
+    if (held.shard != nullptr && has == spec && held.figures.status.state == wire::ShardState::kReady)
+      return false;
   }
   Entry fresh;
   fresh.figures.spec = spec;

@@ -17,7 +17,8 @@ class ShardSet {
  public:
   using ShardPtr = std::shared_ptr<const engine::Shard>;
 
-  /// False when a ready shard has these parts already, or one is being loaded.
+  /// False when this very shard is ready; one within it is loaded beside it, sharing its parts, so that it
+  /// stays when the wider one is dropped. kAlreadyExists while it is being loaded.
   StatusOr<bool> begin_load(const ModelIdentity& identity, const engine::ShardSpec& spec);
   void note_progress(const ModelIdentity& identity, const engine::ShardSpec& spec, std::uint64_t done,
                      std::uint64_t total);

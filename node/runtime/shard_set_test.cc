@@ -46,12 +46,21 @@ TEST_F(ShardSetTest, ADrainingShardServesRunningSessionsOnly) {
 
 TEST_F(ShardSetTest, WhatIsHeldIsNotLoadedAgainAndALoadInProgressIsNotDoubled) {
   add({0, 4});
-  EXPECT_FALSE(*shards_.begin_load(identity_, {{0, 2}, true, false}));
+  EXPECT_FALSE(*shards_.begin_load(identity_, {{0, 4}, true, false}));
   const engine::ShardSpec tail{{4, kAll}, false, true};
   ASSERT_TRUE(*shards_.begin_load(identity_, tail));
   EXPECT_EQ(shards_.begin_load(identity_, tail).status().code(), StatusCode::kAlreadyExists);
   shards_.abandon_load(identity_, tail);
   EXPECT_TRUE(*shards_.begin_load(identity_, tail));
+}
+
+TEST_F(ShardSetTest, ANarrowerShardStaysWhenTheWiderOneGoes) {
+  add({0, 4});
+  add({0, 2});
+  ASSERT_TRUE(shards_.begin_drain(identity_, {0, 4}).ok());
+  shards_.remove(identity_, {0, 4});
+  EXPECT_NE(shards_.find_open(identity_, {0, 2}, true), nullptr);
+  EXPECT_EQ(shards_.find_open(identity_, {0, 3}, true), nullptr);
 }
 
 TEST_F(ShardSetTest, DroppingARangeThatIsNotHeldNamesWhatIs) {

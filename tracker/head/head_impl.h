@@ -45,7 +45,7 @@ class HeadTable::Impl {
   void fail(HeadSession& session, const Status& status, TimePoint now);
   void finish(HeadSession& session, FinishReason reason, const Status& status, TimePoint now);
   void close_everywhere(HeadSession& session, TimePoint now);
-  void close_at(HeadSession& session, const wire::HopAddress& hop, std::size_t index, TimePoint now);
+  void close_at(HeadSession& session, const HopState& hop, std::size_t index, TimePoint now);
   void renew(HeadSession& session, TimePoint now);
   void retry_closings(HeadSession& session, TimePoint now);
   void reschedule(HeadSession& session);
@@ -64,6 +64,8 @@ class HeadTable::Impl {
   void ask_routes(HeadSession& session, TimePoint now);
   void replace_lost(HeadSession& session, TimePoint now);
   void fence(HeadSession& session, std::string_view why, TimePoint now);
+  void refill(HeadSession& session, std::string_view why, TimePoint now);
+  void open_anew(HeadSession& session, TimePoint now);
   void resume(HeadSession& session, TimePoint now);
 
   void run(HeadSession& session, TimePoint now);

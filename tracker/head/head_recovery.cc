@@ -89,7 +89,7 @@ void HeadTable::Impl::replace_lost(HeadSession& session, TimePoint now) {
   const bool first = session.generation.value == 0;
   std::vector<HopState> hops;
   std::size_t next_old = 0;
-  std::vector<std::pair<wire::HopAddress, std::size_t>> left;
+  std::vector<std::pair<HopState, std::size_t>> left;
   for (const LostGroup& group : session.groups) {
     for (; next_old < group.first && !first; ++next_old) hops.push_back(session.hops[next_old]);
     for (const wire::HopAddress& address : *group.found) {
@@ -97,12 +97,11 @@ void HeadTable::Impl::replace_lost(HeadSession& session, TimePoint now) {
       hop.address = address;
       hops.push_back(hop);
     }
-    for (; next_old <= group.last && !first; ++next_old)
-      left.emplace_back(session.hops[next_old].address, next_old);
+    for (; next_old <= group.last && !first; ++next_old) left.emplace_back(session.hops[next_old], next_old);
   }
   for (; next_old < session.hops.size(); ++next_old) hops.push_back(session.hops[next_old]);
   session.groups.clear();
-  for (const auto& [address, index] : left) close_at(session, address, index, now);
+  for (const auto& [hop, index] : left) close_at(session, hop, index, now);
   session.hops = std::move(hops);
   if (!first) return fence(session, "a hop was replaced", now);
   session.generation = {1};
@@ -138,6 +137,19 @@ void HeadTable::Impl::fence(HeadSession& session, std::string_view why, TimePoin
   }
   session.failovers.push_back(now);
   ++counts_.failovers;
+  open_anew(session, now);
+}
+
+/// A hop's cache made room for others, which is no failure; but a session that cannot get on between two
+/// times is better off elsewhere.
+void HeadTable::Impl::refill(HeadSession& session, std::string_view why, TimePoint now) {
+  if (session.refilled_at && *session.refilled_at == session.awaited()) return fence(session, why, now);
+  session.refilled_at = session.awaited();
+  ++counts_.refills;
+  open_anew(session, now);
+}
+
+void HeadTable::Impl::open_anew(HeadSession& session, TimePoint now) {
   session.generation = session.generation.next();
   session.phase = Phase::kOpening;
   session.step_started.reset();
@@ -179,6 +191,9 @@ void HeadTable::Impl::report(const NodeId& from, const wire::Report& report, Tim
       break;
     case wire::ReportCode::kNextHopRefuses:
       fence(*session, report.message, now);
+      break;
+    case wire::ReportCode::kCacheDropped:
+      refill(*session, report.message, now);
       break;
     case wire::ReportCode::kStepFailed:
       if (++hop->step_failures >= kStepFailures && index > 0) {

@@ -29,6 +29,7 @@ enum class Phase : std::uint8_t {
 struct HopState {
   wire::HopAddress address;
   bool lost = false;
+  bool opened = false, refused = false;  ///< ever; refused: it said that it opens nothing
   // the present wave
   bool pending = false;
   std::uint32_t attempts = 0;
@@ -51,6 +52,7 @@ struct Closing {
   wire::HopAddress to;
   std::size_t index = 0;  ///< in the route it was part of
   Generation generation;
+  bool frees_room = true;
   TimePoint next_try{};
   TimePoint until{};
 };
@@ -77,6 +79,7 @@ struct HeadSession {
   TimePoint route_wait_until{};
   Status route_status;  ///< what to say when the wait is over
   std::deque<TimePoint> failovers;
+  std::optional<Position> refilled_at;  ///< what it waited for when a cache of it was last dropped
 
   pipeline::Outbound outbound;  ///< ids to hop 0
   std::optional<TimePoint> credit_at;

@@ -75,16 +75,16 @@ void HeadTable::Impl::close_everywhere(HeadSession& session, TimePoint now) {
   session.phase = Phase::kClosing;
   session.wave = Wave::kNone;
   if (session.generation.value > 0) {
-    for (std::size_t i = 0; i < session.hops.size(); ++i) close_at(session, session.hops[i].address, i, now);
+    for (std::size_t i = 0; i < session.hops.size(); ++i) close_at(session, session.hops[i], i, now);
   }
   session.hops.clear();
   reschedule(session);
 }
 
-void HeadTable::Impl::close_at(HeadSession& session, const wire::HopAddress& hop, std::size_t index,
-                               TimePoint now) {
-  session.closings.emplace(
-      ++last_closing_, Closing{hop, index, session.generation, now, now + milliseconds(options_.lease_ms)});
+void HeadTable::Impl::close_at(HeadSession& session, const HopState& hop, std::size_t index, TimePoint now) {
+  session.closings.emplace(++last_closing_,
+                           Closing{hop.address, index, session.generation, hop.opened || !hop.refused, now,
+                                   now + milliseconds(options_.lease_ms)});
   retry_closings(session, now);
 }
 
@@ -95,7 +95,8 @@ void HeadTable::Impl::retry_closings(HeadSession& session, TimePoint now) {
     closing.next_try = now + options_.answer_timeout;
     actions_.push_back(CloseHop{{session.id(), closing.generation, closing.index, number},
                                 closing.to,
-                                {session.id(), closing.generation}});
+                                {session.id(), closing.generation},
+                                closing.frees_room});
   }
 }
 

@@ -91,6 +91,7 @@ struct CloseHop {  ///< answer by close_answered
   HopRef ref;
   wire::HopAddress to;
   wire::CloseRequest request;
+  bool frees_room = true;  ///< false: the hop refused the session and never held anything of it
 };
 struct SendIds {  ///< to the embedded node's HopTable::accept; answer by ids_answered
   HopRef ref;
@@ -117,6 +118,7 @@ struct HeadStats {
   std::size_t sessions = 0;  ///< not yet closed at every hop
   std::size_t waiting_for_route = 0;
   std::uint64_t failovers = 0, stale_tokens = 0, repeated_tokens = 0;  ///< since the start
+  std::uint64_t refills = 0;  ///< since the start: caches that made room for others and were filled again
 };
 
 /// The head of every session: asks for the route, opens the hops, feeds ids in prefill chunks within hop 0's

@@ -306,6 +306,61 @@ TEST_F(HeadRecoveryTest, ANodeWhoseStepsFailTwiceIsReplaced) {
   EXPECT_EQ(take<RouteWanted>().at(0).range, (LayerRange{6, 8}));
 }
 
+TEST_F(HeadRecoveryTest, ACacheThatMadeRoomIsFilledAgainAndThatIsNoFailover) {
+  run_to_position_four();
+  Position awaited = 4;
+  for (std::uint64_t generation = 1; generation <= 10; ++generation) {
+    table.report(node(1), {{id, 2}, {generation}, wire::ReportCode::kCacheDropped, 0, "it made room"}, now);
+    const auto fence = open_all({{0, awaited}, {1, 0}, {2, awaited}});
+    ASSERT_EQ(fence.size(), 3u);
+    const auto resume = open_all();
+    EXPECT_EQ(emit_from(resume, 0), 0u) << "hop 1 is fed anew";
+    EXPECT_EQ(emit_from(resume, 1), awaited) << "hop 2 has all";
+    if (generation == 1) {
+      ASSERT_EQ(token(awaited, 11, {generation + 1}), wire::TokenCode::kTaken);
+      ++awaited;
+      feed();
+    } else {
+      break;
+    }
+  }
+  EXPECT_TRUE(take<Finished>().empty());
+  EXPECT_EQ(table.stats().failovers, 0u);
+  EXPECT_EQ(table.stats().refills, 2u);
+}
+
+TEST_F(HeadRecoveryTest, CachesThatMakeRoomBeforeAnyTokenComesAreFailovers) {
+  run_to_position_four();
+  for (std::uint64_t generation = 1; generation <= 7; ++generation) {
+    EXPECT_TRUE(take<Finished>().empty());
+    table.report(node(1), {{id, 2}, {generation}, wire::ReportCode::kCacheDropped, 0, "it made room"}, now);
+    open_all({{0, 4}, {2, 4}});
+    open_all();
+  }
+  const auto finished = take<Finished>();
+  ASSERT_EQ(finished.size(), 1u);
+  EXPECT_NE(finished[0].status.message().find("it made room"), std::string::npos);
+}
+
+TEST_F(HeadRecoveryTest, AHopWhoseCacheWaitsForItsTurnIsNotLostForTwoMinutes) {
+  run_to_position_four();
+  const Position computed[] = {4, 3, 3};
+  const TimePoint began = now;
+  std::vector<RouteWanted> wanted;
+  while (wanted.empty()) {
+    wait();
+    for (const AskCursor& ask : take<AskCursor>()) {
+      const std::size_t hop = ask.ref.index;
+      table.cursor_answered(ask.ref,
+                            wire::CursorEntry{{id, 0}, true, {{1}, {2}, 4}, 0, computed[hop], hop == 1}, now);
+    }
+    for (const RenewLease& renewal : take<RenewLease>()) table.renew_answered(renewal.ref, true, now);
+    wanted = take<RouteWanted>();
+  }
+  EXPECT_GE(now - began, options.replacement_wait);
+  EXPECT_LE(now - began, options.replacement_wait + seconds(20));
+}
+
 TEST_F(HeadRecoveryTest, ReportsOfStrangersAndOfOldGenerationsAreIgnored) {
   run_to_position_four();
   table.report(node(7), {{id, 2}, {1}, wire::ReportCode::kNextHopRefuses, 0, ""}, now);
@@ -339,6 +394,29 @@ TEST_F(HeadTableTest, AMeshWithoutRoomSaysSoSoon) {
   EXPECT_EQ(finished[0].status.code(), StatusCode::kResourceExhausted);
   EXPECT_LE(now - begin, seconds(3));
   EXPECT_EQ(take<CloseHop>().size() % 3, 0u);
+}
+
+TEST_F(HeadTableTest, AHopThatRefusedHasNothingToGiveBack) {
+  start();
+  find_route();
+  for (const OpenHop& action : take<OpenHop>()) {
+    wire::OpenReply reply = opened(action);
+    if (action.ref.index == 1) reply.code = wire::OpenCode::kNoRoom;
+    table.open_answered(action.ref, reply, now);
+  }
+  const auto wanted = take<RouteWanted>();
+  ASSERT_EQ(wanted.size(), 1u);
+  table.route_found(id, wanted[0].request, {hop(3, {2, 6})}, now);
+  const auto left = take<CloseHop>();
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0].to.node, node(1));
+  EXPECT_FALSE(left[0].frees_room);
+  open_all();
+  open_all();
+  table.cancel(id, now);
+  const auto closed = take<CloseHop>();
+  ASSERT_EQ(closed.size(), 3u);
+  for (const CloseHop& one : closed) EXPECT_TRUE(one.frees_room);
 }
 
 TEST_F(HeadTableTest, BadRequestsAreRefused) {

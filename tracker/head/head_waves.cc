@@ -114,14 +114,17 @@ void HeadTable::Impl::open_answered(const HopRef& ref, const StatusOr<wire::Open
     hop.pending = false;
     switch (reply->code) {
       case wire::OpenCode::kOpened:
+        hop.opened = true;
         hop.state.cursor = reply->cursor;
         hop.state.kept_from = reply->kept_from;
         break;
       case wire::OpenCode::kNoRoom:
+        hop.refused = true;
         lose(*session, ref.index, error(StatusCode::kResourceExhausted, "{}", reply->message), now);
         break;
       case wire::OpenCode::kShardNotHeld:
       case wire::OpenCode::kDraining:
+        hop.refused = true;
         lose(*session, ref.index, error(StatusCode::kUnavailable, "{}", reply->message), now);
         break;
       case wire::OpenCode::kStaleGeneration:
@@ -154,7 +157,9 @@ void HeadTable::Impl::cursor_answered(const HopRef& ref, const StatusOr<wire::Cu
         if (find(id) == session) reschedule(*session);
         return;
       }
-      if (hop.state.cursor != reply->cursor || hop.state.computed != reply->computed)
+      // A cache that waits for its turn on the device gets it; yet not even that is believed for ever.
+      const bool waits = reply->waits_for_room && now < session->step_deadline + options_.replacement_wait;
+      if (waits || hop.state.cursor != reply->cursor || hop.state.computed != reply->computed)
         session->stalled_probes = 0;
       hop.state = *reply;
     } else {
