@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
@@ -47,6 +48,9 @@ std::uint64_t page_floor(std::uint64_t offset) {
 std::uint64_t page_ceil(std::uint64_t offset) {
   return page_floor(offset + page_size() - 1);
 }
+
+// A fault maps pages around its own that are in the page cache already, at most a huge page.
+constexpr std::uint64_t kMappedAround = 2 << 20;
 
 // A span of this size is read ahead again when it is asked for again: its pages may have left memory
 // meanwhile.
@@ -170,8 +174,9 @@ void MappedFile::release(std::string_view span) {
   if (span.empty()) return;
   MESH_CHECK(contains(span));
   const auto offset = static_cast<std::uint64_t>(span.data() - base_);
-  const std::uint64_t begin = page_floor(offset);
-  ::madvise(base_ + begin, page_ceil(offset + span.size()) - begin, MADV_DONTNEED);
+  const std::uint64_t begin = page_floor(offset - std::min(offset, kMappedAround));
+  const std::uint64_t end = std::min(page_ceil(offset + span.size()) + kMappedAround, page_ceil(size_));
+  ::madvise(base_ + begin, end - begin, MADV_DONTNEED);
 }
 
 bool MappedFile::contains(std::string_view span) const {

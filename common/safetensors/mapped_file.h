@@ -35,8 +35,8 @@ class MappedFile {
   StatusOr<std::string_view> map(const TensorInfo& tensor);
   StatusOr<std::string_view> map(const TensorInfo& tensor, std::uint64_t begin, std::uint64_t length);
 
-  /// Drops the resident pages that hold the bytes (whole pages, so neighbours' edges too). A span stays
-  /// valid: reading it again reads the file again.
+  /// Drops the resident pages that hold the bytes, and those within 2 MiB that reading them may have mapped.
+  /// A span stays valid: reading it again reads the file again.
   void release(const TensorInfo& tensor);
   void release(std::string_view span);
 

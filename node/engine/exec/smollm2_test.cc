@@ -108,7 +108,8 @@ TEST_P(SmolLm2, QuantisedItIsWhatTransformersMakesOfTheSameWeights) {
   const char* folder = std::getenv("MESHNET_SMOLLM2");
   if (folder == nullptr) GTEST_SKIP() << "MESHNET_SMOLLM2 is not set";
   for (const auto& [name, quantization] :
-       {std::pair("int8", Quantization::kInt8), std::pair("nf4", Quantization::kNf4)}) {
+       {std::pair("int8", Quantization::kInt8), std::pair("nf4", Quantization::kNf4),
+        std::pair("fp8", Quantization::kFp8)}) {
     const auto engine = cpu_engine(GetParam());
     const auto shard = load_all(*engine, folder, quantization);
     const std::size_t vocab = shard->profile().vocab;

@@ -1,7 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstring>
+#include <fstream>
+
 #include "node/engine/testing/edited_checkpoint.h"
 #include "node/engine/testing/golden.h"
 
@@ -175,6 +178,114 @@ TEST(ShardLoader, ATiedHeadCountsOnBothEndsAndOnceTogether) {
   EXPECT_EQ(bytes({{0, 0}, true, false}), matrix);
   EXPECT_EQ(bytes({{6, 6}, false, true}), matrix + norm);
   EXPECT_EQ(bytes({{0, 0}, true, true}), matrix + norm);
+}
+
+std::uint64_t memory_now(const char* what) {  // of /proc/self/status
+  std::ifstream status("/proc/self/status");
+  const std::string format = std::string(what) + ": %llu kB";
+  unsigned long long kib = 0;
+  for (std::string line; std::getline(status, line);) {
+    if (std::sscanf(line.c_str(), format.c_str(), &kib) == 1) break;
+  }
+  return std::uint64_t{kib} << 10;
+}
+
+/// The most memory that this process has had since the last call.
+std::uint64_t peak_of(const std::function<void()>& body) {
+  std::ofstream("/proc/self/clear_refs") << "5";
+  body();
+  return memory_now("VmHWM");
+}
+
+/// A checkpoint in a file, of `layers` layers of 40 MB.
+class WideCheckpoint {
+ public:
+  explicit WideCheckpoint(std::uint32_t layers)
+      : edited_("tiny-llama", [&](Tensors& tensors) {
+          tensors.clear();
+          const auto add = [&](const std::string& name, std::vector<std::uint64_t> shape) {
+            std::uint64_t bytes = 2;
+            for (const std::uint64_t extent : shape) bytes *= extent;
+            std::string data(bytes, '\0');
+            for (std::size_t i = 0; i < data.size(); i += 2)
+              data[i] = static_cast<char>(i / 2), data[i + 1] = '\x3c';
+            tensors[name] = {safetensors::Dtype::kBF16, std::move(shape), std::move(data)};
+          };
+          add("model.embed_tokens.weight", {128, kWidth});
+          add("model.norm.weight", {kWidth});
+          add("lm_head.weight", {128, kWidth});
+          for (std::uint32_t i = 0; i < layers; ++i) {
+            const std::string layer = fmt::format("model.layers.{}.", i);
+            for (const char* name : {"input_layernorm", "post_attention_layernorm"})
+              add(layer + name + ".weight", {kWidth});
+            for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"})
+              add(layer + "self_attn." + name + ".weight", {kWidth, kWidth});
+            for (const char* name : {"gate_proj", "up_proj"})
+              add(layer + "mlp." + name + ".weight", {kInner, kWidth});
+            add(layer + "mlp.down_proj.weight", {kWidth, kInner});
+          }
+        }) {
+    std::ofstream(std::filesystem::path(edited_.folder()) / "config.json") << fmt::format(
+        R"({{"model_type": "llama", "num_hidden_layers": {}, "hidden_size": {}, "intermediate_size": {},
+                            "num_attention_heads": 16, "vocab_size": 128, "torch_dtype": "bfloat16"}})",
+        layers, kWidth, kInner);
+  }
+  std::string folder() const { return edited_.folder(); }
+
+ private:
+  static constexpr std::uint64_t kWidth = 1024, kInner = 5120;
+  EditedCheckpoint edited_;
+};
+
+TEST(ShardLoader, AtItsPeakALoadTakesTheShardAndOneLayer) {
+  constexpr std::uint64_t kMargin = 4u << 20;  // threads' stacks, the allocator's slack
+  const WideCheckpoint made(4);
+  for (const Quantization quantization : {Quantization::kNone, Quantization::kFp8}) {
+    const auto engine = cpu_engine(ComputeType::kBfloat16);
+    const auto checkpoint = open_checkpoint(made.folder());
+    const ModelProfile profile = *read_model_profile(*checkpoint->files().read_small("config.json"));
+    const ShardSpec spec = shard_of(profile, {0, 4}, quantization);
+    const ShardNeeds needs = *engine->shard_needs(*checkpoint, {}, spec);
+    const std::uint64_t before = memory_now("VmRSS");
+    std::shared_ptr<const Shard> shard;
+    const std::uint64_t peak = peak_of([&] { shard = *engine->load(*checkpoint, {}, spec, {}); });
+    EXPECT_LE(peak - before, needs.weight_bytes + profile.layers[0].bytes(WeightFormat::kBfloat16) + kMargin)
+        << to_string(quantization);
+    EXPECT_LE(peak - before, needs.weight_bytes + needs.loading_bytes + kMargin) << to_string(quantization);
+    // And then the shard alone.
+    EXPECT_LE(memory_now("VmRSS") - before, needs.weight_bytes + kMargin) << to_string(quantization);
+  }
+}
+
+TEST(ShardLoader, LayersAreThereOneByOneWhileOthersServe) {
+  const std::string folder = golden_folder("tiny-llama");
+  const auto engine = cpu_engine(ComputeType::kFloat32);
+  const auto serving = load(*engine, folder, {0, 2});
+  Segment segment;
+  segment.cache = *engine->open_cache(serving, {0, 2}, 512);
+  segment.rows = 2;
+  segment.ids = {5, 6};
+  const auto checkpoint = open_checkpoint(folder);
+  const auto left = [&] {
+    return engine->shard_needs(*checkpoint, {}, {{2, 6}, false, false})->weight_bytes;
+  };
+  std::uint64_t last = left();
+  // Called in the middle of a load: the stage serves, and what has been read is not read again by any shard.
+  const auto progress = [&](const LoadProgress&) {
+    const auto results = engine->step(serving, {0, 2}, std::span(&segment, 1));
+    EXPECT_TRUE(results.ok() && (*results)[0].status.ok());
+    segment.start += segment.rows;
+    EXPECT_LE(left(), last);
+    return true;
+  };
+  std::vector<std::shared_ptr<const Shard>> longer;
+  for (std::uint32_t end = 3; end <= 6; ++end) {
+    longer.push_back(*engine->load(*checkpoint, {}, {{2, end}, false, false}, progress));
+    EXPECT_LT(left(), last) << end;
+    last = left();
+  }
+  EXPECT_GT(segment.start, 0u);
+  EXPECT_EQ(last, 0u);
 }
 
 }  // namespace
