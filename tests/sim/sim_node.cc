@@ -5,18 +5,7 @@
 #include "common/wire/frame.h"
 #include "common/wire/session_json.h"
 #include "common/wire/token_codec.h"
-
-namespace mesh::pipeline {
-
-/// Makes hop tables with planted faults.
-class HopTableTester {
- public:
-  static std::unique_ptr<HopTable> make(const HopOptions& options, const HopFaults& faults) {
-    return std::unique_ptr<HopTable>(new HopTable(options, faults));
-  }
-};
-
-}  // namespace mesh::pipeline
+#include "tests/sim/hop_table_tester.h"
 
 namespace mesh::sim {
 namespace {
@@ -83,7 +72,7 @@ bool SimNode::blocks_agree() const {
 
 std::size_t SimNode::bytes_in_use() const {
   const pipeline::HopStats stats = table_->stats();
-  return stats.cache_bytes + stats.inbound_bytes + stats.kept_bytes;
+  return stats.cache_bytes + stats.spilled_bytes + stats.inbound_bytes + stats.kept_bytes;
 }
 
 std::function<void()> SimNode::guarded(std::function<void()> what) {
@@ -184,13 +173,26 @@ void SimNode::carry_out_orders() {
       block_owner_[shared->id] = cache_owner_.at(shared->cache);
     }
     engine_.carry_out(order);
+    const auto* spilled = std::get_if<pipeline::SpillCache>(&order);
+    const auto* restored = std::get_if<pipeline::RestoreCache>(&order);
+    if (spilled == nullptr && restored == nullptr) continue;
+    const std::uint64_t bytes = random_.between(1, 2000) * kBytesPerToken;
+    table_->cache_moved({spilled != nullptr ? spilled->cache : restored->cache, spilled != nullptr,
+                         absl::OkStatus(), bytes, setup_.copy_time_per_byte * bytes});
+    ++moves_;
   }
+  if (engine_.device_tokens() * kBytesPerToken > setup_.options.cache_bytes)
+    violation_("the device holds more than it has");
+  if (engine_.host_tokens() * kBytesPerToken > setup_.options.spill_bytes)
+    violation_("host memory holds more than it may");
+  if (engine_.misused()) violation_("a step had a cache that is in host memory");
 }
 
 void SimNode::run_steps() {
   while (steps_running_ < kStepsAtOnce) {
     carry_out_orders();
     const auto work = table_->next_step(timeline_.now());
+    carry_out_orders();
     if (!work) return;
     ++steps_running_;
     auto output = std::make_shared<pipeline::StepOutput>(engine_.run(*work));

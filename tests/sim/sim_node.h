@@ -35,6 +35,7 @@ class SimNode {
     pipeline::HopOptions options;
     pipeline::HopFaults faults;
     std::function<int(const SessionId&)> principal_of;  ///< who asked
+    std::chrono::nanoseconds copy_time_per_byte{1};     ///< to and from host memory
   };
 
   SimNode(Setup setup, Timeline& timeline, Network& network, Random& random,
@@ -63,6 +64,7 @@ class SimNode {
   bool blocks_agree() const;
   /// Blocks that sessions began with, since the world began.
   std::uint64_t hit_blocks() const { return hit_blocks_; }
+  std::uint64_t moves() const { return moves_; }  ///< of caches to host memory and back, likewise
 
   wire::OpenReply open(const wire::OpenRequest& request);
   /// Takes effects out and arms the next wake-up; call it after every event.
@@ -99,7 +101,7 @@ class SimNode {
   int crashes_ = 0;
   std::map<pipeline::CacheId, int> cache_owner_;
   std::map<pipeline::PrefixBlockId, int> block_owner_;
-  std::uint64_t hit_blocks_ = 0;
+  std::uint64_t hit_blocks_ = 0, moves_ = 0;
   std::optional<TimePoint> armed_;
 };
 

@@ -112,6 +112,26 @@ TEST(Simulator, WithPromptsKeptAtEveryHopTheTextIsRight) {
   EXPECT_LE(errors * 10, sessions);
 }
 
+TEST(Simulator, OnNodesWithMemoryForFewSessionsTheTextIsRight) {
+  const auto [first, last] = seeds(60);
+  std::uint64_t sessions = 0, errors = 0, moves = 0, refills = 0;
+  for (std::uint64_t seed = first; seed < last; ++seed) {
+    World world(Plan::pressed(seed));
+    world.run();
+    EXPECT_EQ(joined(world.violations()), "") << replay(seed);
+    sessions += world.results().size();
+    for (const SessionResult& r : world.results()) {
+      errors += !r.status.ok() && r.status.code() != StatusCode::kResourceExhausted;
+    }
+    moves += world.moves();
+    refills += world.head_stats().refills;
+  }
+  std::cout << sessions << " sessions, " << errors << " errors, " << moves << " moves, " << refills
+            << " caches filled again\n";
+  EXPECT_TRUE((moves > sessions && refills > 0) || last - first == 1) << "there is hardly any pressure";
+  EXPECT_LE(errors * 10, sessions);
+}
+
 TEST(Simulator, ARepeatedPromptIsNotComputedAgain) {
   Plan plan;
   plan.seed = 11;

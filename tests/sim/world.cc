@@ -11,7 +11,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr std::string_view kHeadUrl = "sim://tracker";
 constexpr Duration kControlTimeout = seconds(2);
 constexpr Duration kLongest = std::chrono::minutes(10);
 
@@ -55,39 +54,6 @@ class World::RandomRoutes final : public RouteSource {
   World& world_;
 };
 
-Plan Plan::random(std::uint64_t seed) {
-  Random r(mix(seed));
-  Plan plan;
-  plan.seed = seed;
-  plan.nodes = r.between(3, 6);
-  plan.layers = static_cast<std::uint32_t>(r.between(4, 10));
-  plan.head_layers = static_cast<std::uint32_t>(r.between(0, 2));
-  plan.sessions = r.between(1, 4);
-  const auto maybe = [&](double most) {
-    return r.chance(0.5) ? most * static_cast<double>(r.between(1, 100)) / 100 : 0;
-  };
-  plan.network = {maybe(0.05), maybe(0.05), maybe(0.1), maybe(0.03), maybe(0.1)};
-  plan.restarts_per_minute = maybe(4);
-  plan.freezes_per_minute = maybe(2);
-  plan.step_failures_per_minute = maybe(2);
-  plan.cancels = maybe(0.3);
-  plan.cuts_per_minute = maybe(4);
-  if (r.chance(0.3)) plan.hop_options.kept_bytes = 64 * r.between(1, 40);
-  plan.head_options.head_url = kHeadUrl;
-  return plan;
-}
-
-Plan Plan::repeating(std::uint64_t seed) {
-  Plan plan = random(seed);
-  Random r(mix(seed) ^ 0x5e5510);
-  plan.repeats = 0.8;
-  plan.sessions = r.between(4, 12);
-  // A block takes 2,048 bytes; a session of 900 tokens reserves 8.
-  plan.hop_options.prefix_bytes = 2048 * r.between(2, 24);
-  if (r.chance(0.3)) plan.hop_options.cache_bytes = 2048 * r.between(60, 160);
-  return plan;
-}
-
 World::World(Plan plan) : plan_(std::move(plan)), random_(mix(plan_.seed + 1)), network_(timeline_, random_) {
   identity_ = numbered<ModelIdentity>(7);
   head_ = std::make_unique<head::HeadTable>(plan_.head_options, numbered<SessionSecret>(plan_.seed));
@@ -108,7 +74,8 @@ void World::make_nodes() {
                          identity_,
                          plan_.hop_options,
                          plan_.hop_faults,
-                         [this](const SessionId& session) { return principals_.at(session); }};
+                         [this](const SessionId& session) { return principals_.at(session); },
+                         plan_.copy_time_per_byte};
     auto node = std::make_unique<SimNode>(std::move(setup), timeline_, network_, random_,
                                           [this](const std::string& what) { violation(what); });
     node->start();
@@ -444,6 +411,12 @@ std::uint64_t World::hit_blocks() const {
   std::uint64_t blocks = embedded_->hit_blocks();
   for (const auto& node : nodes_) blocks += node->hit_blocks();
   return blocks;
+}
+
+std::uint64_t World::moves() const {
+  std::uint64_t moves = embedded_->moves();
+  for (const auto& node : nodes_) moves += node->moves();
+  return moves;
 }
 
 std::uint64_t World::evictions() const {

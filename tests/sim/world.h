@@ -4,6 +4,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/sim/route_source.h"
@@ -13,6 +14,8 @@
 #include "tracker/head/head_table.h"
 
 namespace mesh::sim {
+
+inline constexpr std::string_view kHeadUrl = "sim://tracker";
 
 struct Plan {
   std::uint64_t seed = 0;
@@ -31,6 +34,7 @@ struct Plan {
   double stale_directives = 0;
   /// Share of sessions whose prompt begins as that of one before, asked by one of two principals.
   double repeats = 0;
+  std::chrono::nanoseconds copy_time_per_byte{1};  ///< to and from a node's host memory
   bool one_salt = false;  ///< planted: both principals' keys are made with the same salt
   AgentFaults agent_faults;
   pipeline::HopOptions hop_options;
@@ -41,6 +45,8 @@ struct Plan {
   static Plan random(std::uint64_t seed);
   /// The same with prompts kept at every hop, of which many return; memory for few of them.
   static Plan repeating(std::uint64_t seed);
+  /// The same on nodes with memory for few sessions at once and host memory for more.
+  static Plan pressed(std::uint64_t seed);
 };
 
 struct SessionResult {
@@ -66,6 +72,7 @@ class World {
   std::uint64_t stale_directives() const;
   head::HeadStats head_stats() const { return head_->stats(); }
   std::uint64_t hit_blocks() const;
+  std::uint64_t moves() const;      ///< of caches to host memory and back
   std::uint64_t evictions() const;  ///< of kept blocks, by nodes that were not restarted since
   std::uint64_t events() const { return timeline_.events(); }
 
