@@ -130,9 +130,12 @@ class NodeProgram {
       log_.debug("{}", note.details);
     }
 
+    const std::uint64_t spill = engine->memory().spill_budget_bytes;
+    if (spill > 0) log_.info("{} of host memory for sessions that wait for their turn", about_size(spill));
+
     NodeOptions node;
     node.hop.cache_bytes = options.memory_bytes;
-    node.hop.spill_bytes = engine->memory().spill_budget_bytes;
+    node.hop.spill_bytes = spill;
     node.hop.prefix_bytes = settings_.prefix_cache_memory.value_or(options.memory_bytes / 8);
     node.hop.kept_bytes = beside * 2 / 3;
     node.hop.inbound_bytes = beside / 3;

@@ -142,7 +142,9 @@ TEST(ControlMessages, SurviveTheWire) {
   EXPECT_EQ(*read_close(write_close(close)), close);
   const CursorsRequest ask{{hop, {kVectorSession, 0}}};
   EXPECT_EQ(*read_cursors(write_cursors(ask)), ask);
-  const CursorsReply cursors{{{hop, true, {{3}, {2}, 9}, 1, 8}, {{kVectorSession, 0}, false, {}, 0, 0}}};
+  const CursorsReply cursors{{{hop, true, {{3}, {2}, 9}, 1, 8},
+                              {hop, true, {{3}, {2}, 9}, 1, 8, true},
+                              {{kVectorSession, 0}, false, {}, 0, 0}}};
   EXPECT_EQ(*read_cursors_reply(write_cursors_reply(cursors)), cursors);
   const RenewRequest renew{{kVectorSession}, 30'000};
   EXPECT_EQ(read_renew(write_renew(renew, kFresh))->request, renew);

@@ -52,9 +52,9 @@ void Executor::carry_out(const CacheJob& job) {
   } else if (const auto* dropped = std::get_if<pipeline::DropBlock>(&job.order)) {
     blocks_.erase(dropped->id);
   } else if (const auto* spilled = std::get_if<pipeline::SpillCache>(&job.order)) {
-    move(spilled->cache, true);
+    move(spilled->cache, true).IgnoreError();  // moved_ tells
   } else if (const auto* restored = std::get_if<pipeline::RestoreCache>(&job.order)) {
-    move(restored->cache, false);
+    move(restored->cache, false).IgnoreError();  // the next step tries again
   } else if (const auto found = caches_.find(std::get<pipeline::FreeCache>(job.order).cache);
              found != caches_.end()) {
     if (found->second.ok()) engine_.close_cache(*found->second);
@@ -93,22 +93,23 @@ void Executor::share(const pipeline::ShareBlock& order) {
   lost_(order.id);
 }
 
-void Executor::move(pipeline::CacheId cache, bool to_host) {
+Status Executor::move(pipeline::CacheId cache, bool to_host) {
   const auto found = caches_.find(cache);
-  if (found == caches_.end() || !found->second.ok()) return;  // nothing is anywhere
+  if (found == caches_.end() || !found->second.ok()) return absl::OkStatus();  // nothing is anywhere
   const SteadyClock clock;
   const TimePoint began = clock.now();
   const auto bytes = to_host ? engine_.spill(*found->second) : engine_.restore(*found->second);
   not_restored_.erase(cache);
   if (!to_host && !bytes.ok()) not_restored_.insert(cache);
-  if (moved_)
-    moved_({cache, to_host, detached(bytes.status()), bytes.ok() ? *bytes : 0, clock.now() - began});
+  const Status status = detached(bytes.status());
+  if (moved_) moved_({cache, to_host, status, bytes.ok() ? *bytes : 0, clock.now() - began});
+  return status;
 }
 
 /// A cache that could not begin as ordered is opened anew when its session starts from nothing.
 StatusOr<engine::CacheId> Executor::cache_for(const StepJob& job, std::size_t index) {
   const pipeline::StepSegment& segment = job.work.segments[index];
-  if (not_restored_.contains(segment.cache)) move(segment.cache, false);
+  if (not_restored_.contains(segment.cache)) MESH_RETURN_IF_ERROR(move(segment.cache, false));
   const auto found = caches_.find(segment.cache);
   if (found != caches_.end() && (found->second.ok() || segment.start > 0)) return found->second;
   auto opened = engine_.open_cache(job.shard, job.work.range, segment.max_tokens);
@@ -136,7 +137,7 @@ void Executor::step(StepJob job) {
       continue;
     }
     auto cache = cache_for(job, i);
-    output.segments[i].cache_lost = !cache.ok();
+    output.segments[i].cache_lost = !cache.ok() && !not_restored_.contains(work.segments[i].cache);
     auto input = cache.ok() ? to_engine(work.segments[i], work, *cache) : cache.status();
     if (!input.ok()) {
       output.segments[i].status = detached(input.status());

@@ -77,7 +77,7 @@ class Executor {
   void carry_out(const CacheJob& job);
   StatusOr<engine::CacheId> begin(const CacheJob& job, const pipeline::BeginCache& order);
   void share(const pipeline::ShareBlock& order);
-  void move(pipeline::CacheId cache, bool to_host);
+  Status move(pipeline::CacheId cache, bool to_host);
   StatusOr<engine::CacheId> cache_for(const StepJob& job, std::size_t index);
 
   engine::Engine& engine_;

@@ -105,6 +105,16 @@ void FakeEngine::fail_next_step(Status status) {
   fail_ = std::move(status);
 }
 
+void FakeEngine::fail_restores(bool fail) {
+  const std::lock_guard lock(mutex_);
+  restores_fail_ = fail;
+}
+
+void FakeEngine::set_budget(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  budget_ = bytes;
+}
+
 std::uint64_t FakeEngine::open_caches() const {
   const std::lock_guard lock(mutex_);
   return caches_.size();
@@ -175,6 +185,7 @@ StatusOr<std::uint64_t> FakeEngine::spill(engine::CacheId cache) {
 StatusOr<std::uint64_t> FakeEngine::restore(engine::CacheId cache) {
   const std::lock_guard lock(mutex_);
   Cache& found = caches_.at(cache);
+  if (restores_fail_) return error(StatusCode::kResourceExhausted, "needed 2 bytes, free 1");
   found.on_host = false;
   return found.hashes.size() * sizeof(std::uint64_t);
 }
@@ -193,7 +204,7 @@ StatusOr<engine::CacheState> FakeEngine::cache_state(engine::CacheId cache) cons
 engine::MemoryUse FakeEngine::memory() const {
   const std::lock_guard lock(mutex_);
   engine::MemoryUse use;
-  use.budget_bytes = std::uint64_t{1} << 30;
+  use.budget_bytes = budget_;
   use.caches = caches_.size();
   use.cache_blocks = caches_.size();
   use.cache_bytes = caches_.size() * 4096;

@@ -30,6 +30,8 @@ class FakeEngine final : public engine::Engine {
   void set_gate(bool open);
   /// The next step fails as a whole, or one segment of it.
   void fail_next_step(Status status);
+  void set_budget(std::uint64_t bytes);
+  void fail_restores(bool fail);
   std::uint64_t open_caches() const;
 
   engine::Device device() const override { return engine::Device::kCpu; }
@@ -71,6 +73,8 @@ class FakeEngine final : public engine::Engine {
   mutable std::mutex mutex_;
   std::condition_variable gate_changed_;
   bool gate_ = true;
+  bool restores_fail_ = false;
+  std::uint64_t budget_ = std::uint64_t{1} << 30;
   Status fail_;
   std::uint64_t last_cache_ = 0;
   std::map<engine::CacheId, Cache> caches_;

@@ -57,6 +57,30 @@ TEST_F(ForwardTest, ANamedSessionGoesOnWhereItWas) {
   EXPECT_EQ(rest->hidden, whole->hidden.substr(FakeEngine::kHidden * 2));
 }
 
+TEST_F(ForwardTest, WhatItsSessionsHoldIsNotPromisedToOpenings) {
+  // 4,096 positions of three layers take 192 bytes each.
+  first_.engine().set_budget(std::uint64_t{4096 + 1024} * 192);
+  ForwardRequest head = request({0, 3});
+  head.session = "debug";
+  head.ids = prompt_;
+  head.rows = 3;
+  ASSERT_TRUE(first_.node().forward(head).ok());
+  wire::OpenRequest open;
+  open.session = random_id<SessionId>();
+  open.generation = {1};
+  open.identity = identity_;
+  open.range = {0, 3};
+  open.takes_ids = true;
+  open.max_tokens = 1025;
+  open.next = wire::HopAddress{{}, "http://127.0.0.1:1", {3, 6}};
+  open.head_url = "http://127.0.0.1:1";
+  const wire::OpenReply refused = first_.node().open(open);
+  EXPECT_EQ(refused.code, wire::OpenCode::kNoRoom);
+  EXPECT_THAT(refused.message, testing::HasSubstr("196608 of 196608 are free"));
+  open.max_tokens = 1024;
+  EXPECT_TRUE(first_.node().open(open).opened());
+}
+
 TEST_F(ForwardTest, WrongInputsAreRefusedWithTheNumbers) {
   ForwardRequest tail = request({3, 6});
   tail.hidden = "abc";

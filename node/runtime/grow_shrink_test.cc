@@ -58,6 +58,8 @@ class NumberedSteps final : public engine::Engine {
     return inner_->open_cache(shard, range, max_positions);
   }
   Status trim(engine::CacheId cache, Position position) override { return inner_->trim(cache, position); }
+  StatusOr<std::uint64_t> spill(engine::CacheId cache) override { return inner_->spill(cache); }
+  StatusOr<std::uint64_t> restore(engine::CacheId cache) override { return inner_->restore(cache); }
   void close_cache(engine::CacheId cache) override { inner_->close_cache(cache); }
   StatusOr<engine::CacheState> cache_state(engine::CacheId cache) const override {
     return inner_->cache_state(cache);
@@ -106,16 +108,18 @@ class GrowAndShrink : public testing::Test, public HeadSink {
     options.compute = engine::ComputeType::kFloat32;
     options.threads = 1;
     options.memory_bytes = std::uint64_t{512} << 20;
+    options.spill_bytes = std::uint64_t{64} << 20;
     return *engine::Engine::create(options);
   }
   static std::shared_ptr<hub::Checkpoint> checkpoint(const char* name) {
     return engine::testing::open_checkpoint(golden_folder(name));
   }
-  void start() {
+  void start(pipeline::HopOptions hop = {}) {
     auto steps = std::make_unique<NumberedSteps>(make_engine());
     steps_ = steps.get();
     NodeOptions options;
     options.local_head_url = kLocal;
+    options.hop = hop;
     node_ = Node::start(std::move(options), std::move(steps), this);
     ASSERT_TRUE(node_->load_shard(checkpoint("tiny-llama"), model_, {kUpper, false, true}, {}).ok());
     for (std::size_t i = 0; i < kStreams; ++i) {
@@ -236,6 +240,29 @@ class GrowAndShrink : public testing::Test, public HeadSink {
   std::vector<std::vector<std::uint64_t>> given_;  ///< of each row: steps begun when the node got it
   std::string reports_;
 };
+
+TEST_F(GrowAndShrink, StreamsBeyondTheDevicesMemoryTakeTurnsAndTheirTextsAreRight) {
+  // A stream's cache has three blocks of three layers: keys and values of two heads of 32 floats.
+  constexpr std::uint64_t kCache = std::uint64_t{3} * 3 * 128 * 2 * 2 * 32 * 4;
+  pipeline::HopOptions hop;
+  hop.cache_bytes = 3 * kCache;
+  hop.spill_bytes = 10 * kCache;
+  start(hop);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(every_stream_goes_on());
+  const NodeFigures figures = node_->figures();
+  EXPECT_GE(figures.hop.spills, 10u);
+  EXPECT_EQ(figures.hop.cache_bytes, 3 * kCache);
+  for (const SessionId& session : sessions_) node_->close({session, {1}});
+  node_->wait_idle(kPatience);
+  EXPECT_EQ(node_->figures().hop.cache_bytes + node_->figures().hop.spilled_bytes, 0u);
+  node_->stop();
+  EXPECT_EQ(reports_, "");
+  EXPECT_EQ(node_->memory().cache_bytes + node_->memory().spilled_bytes, 0u);
+  for (std::size_t i = 0; i < kStreams; ++i) {
+    const std::vector<TokenId> expected = alone(i);
+    for (std::size_t n = 0; n < texts_[i].size(); ++n) ASSERT_EQ(texts_[i][n], expected[n % kMost]);
+  }
+}
 
 TEST_F(GrowAndShrink, NoStreamWaitsLongerThanTwoStepsForIt) {
   start();

@@ -98,6 +98,7 @@ engine::SegmentResult BlockEngine::run(const engine::Segment& segment, const Lay
     return result;
   }
   std::vector<std::vector<std::byte*>> blocks;
+  blocks.reserve(kLayers);
   for (std::uint32_t layer = 0; layer < kLayers; ++layer) blocks.push_back(lent.blocks_of(layer));
   for (std::size_t i = segment.start / kKvBlockTokens; i < kv_blocks(end); ++i)
     check_owner(segment.cache, blocks[0][i]);

@@ -25,6 +25,7 @@ ExecutorStage::ExecutorStage(engine::Engine& engine, std::shared_ptr<const engin
 
 void ExecutorStage::carry_out(std::vector<pipeline::CacheOrder> orders) {
   std::vector<CacheJob> jobs;
+  jobs.reserve(orders.size());
   for (pipeline::CacheOrder& order : orders) jobs.push_back({std::move(order), shard_});
   executor_.carry_out(jobs);
   executor_.call([this] {
@@ -40,7 +41,9 @@ pipeline::StepOutput ExecutorStage::run(pipeline::StepWork work) {
   executor_.run({std::move(work), shard_, {}});
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return output_.has_value(); });
-  return *std::exchange(output_, std::nullopt);
+  pipeline::StepOutput output = std::move(output_).value();
+  output_.reset();
+  return output;
 }
 
 std::vector<pipeline::CacheMoved> ExecutorStage::take_moved() {

@@ -253,6 +253,7 @@ void Schedule::drain() {
     while (auto tokens = table_->next_tokens(now)) {
       timeline_.after(microseconds(random_.between(50, 800)), [this, tokens = *std::move(tokens)] {
         std::vector<wire::TokenAnswer> answers;
+        answers.reserve(tokens.tokens.size());
         for (const pipeline::OutToken& token : tokens.tokens)
           answers.push_back(head_.token(token.message, timeline_.now()));
         table_->tokens_answered(tokens.id, answers, timeline_.now());
