@@ -84,8 +84,10 @@ class Admission(unittest.TestCase):
         return body["error"]["message"]
 
 
-class Room(Admission):
+class LongSessions(Admission):
     """Tracker and node hold half of the model each; the node has room for two long sessions."""
+
+    NODE_FLAGS: tuple[str, ...] = ()
 
     def setUp(self):
         scratch = programs.scratch()
@@ -94,7 +96,7 @@ class Room(Admission):
         self.tracker = programs.Tracker(folder / "tracker", long_model(folder), "--head-layers", "3", "--queue-depth", "4", "--queue-wait", "90s", "--heartbeat", "500ms",
                                         "--memory", "2GiB")
         self.addCleanup(self.tracker.stop)
-        self.node = programs.Node(folder / "node", "--tracker", self.tracker.mesh_url, memory=NODE_MEMORY)
+        self.node = programs.Node(folder / "node", "--tracker", self.tracker.mesh_url, *self.NODE_FLAGS, memory=NODE_MEMORY)
         self.addCleanup(self.node.stop)
         self.tracker.wait_ready()
 
@@ -108,6 +110,33 @@ class Room(Admission):
         text = reference["text"]
         self.assertEqual(body["choices"][0]["text"], text[:text.index(text[30:40])])
 
+
+class Turns(LongSessions):
+    """The node has host memory too: more sessions than its device holds take turns there."""
+
+    NODE_FLAGS = ("--spill-memory", "1GiB")
+
+    def node_metric(self, name: str) -> float:
+        _, _, text = self.node.call("GET", "/metrics")
+        return sum(float(line.split()[-1]) for line in text.decode().splitlines() if line.startswith(name + " "))
+
+    def test_five_endless_answers_where_two_have_room_all_begin_and_a_sixth_ends_with_the_right_text(self):
+        endless = {"prompt": REFERENCES[0]["prompt_ids"], "max_tokens": TOKENS - 9, "stream": True}
+        running = [self.client(endless).begun() for _ in range(5)]
+        status, _, body = self.client(self.long(REFERENCES[0])).answer()
+        self.assert_right(REFERENCES[0], status, body)
+        self.assertGreaterEqual(self.node_metric("meshnet_cache_spills_total") + self.node_metric("meshnet_cache_drops_total"), 4)
+        self.assertEqual(self.metric("meshnet_failovers_total"), 0)
+        for one in running:
+            one.leave()
+        self.wait_for("meshnet_answers_running", 0)
+        deadline = time.monotonic() + 30
+        while self.node_metric("meshnet_kv_blocks_used") + self.node_metric("meshnet_node_spilled_bytes") > 0:
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+
+
+class Room(LongSessions):
     def test_six_clients_over_room_for_two_all_get_the_right_text(self):
         references = (REFERENCES * 6)[:6]
         clients = [self.client(self.long(reference)) for reference in references]
