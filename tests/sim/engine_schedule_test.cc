@@ -86,7 +86,7 @@ void run_schedules(std::uint64_t count) {
     std::string violations;
     for (const std::string& one : schedule.violations()) violations += one + "; ";
     EXPECT_EQ(violations, "") << "replay: MESH_SIM_SEED=" << seed
-                              << " engine_schedule_test --gtest_filter=EngineSchedules.*";
+                              << " schedule_test --gtest_filter=EngineSchedules.*";
     spills += schedule.totals().spills;
     drops += schedule.totals().drops;
     hits += schedule.totals().prefix_hits;

@@ -70,7 +70,7 @@ void run_schedules(std::uint64_t count) {
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     const Outcome outcome = run(SchedulePlan::random(seed));
     EXPECT_EQ(joined(outcome.violations), "")
-        << "replay: MESH_SIM_SEED=" << seed << " sim_test --gtest_filter=Schedules.*";
+        << "replay: MESH_SIM_SEED=" << seed << " schedule_test --gtest_filter=Schedules.*";
     const Schedule::Totals& t = outcome.totals;
     sum.finished += t.finished;
     sum.cancelled += t.cancelled;
