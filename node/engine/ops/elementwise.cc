@@ -59,10 +59,15 @@ void widen(const void* data, Element type, std::int64_t count, float* out) {
     std::memcpy(out, from, static_cast<std::size_t>(count) * sizeof(float));
     return;
   }
-  for (std::int64_t i = 0; i < count; ++i) {
-    std::uint16_t bits;
-    std::memcpy(&bits, from + i * 2, sizeof(bits));
-    out[i] = type == Element::kBf16 ? to_float(Bf16{bits}) : half_to_float(bits);
+  const auto bits = [from](std::int64_t i) {
+    std::uint16_t value;
+    std::memcpy(&value, from + i * 2, sizeof(value));
+    return value;
+  };
+  if (type == Element::kBf16) {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = std::bit_cast<float>(std::uint32_t{bits(i)} << 16);
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = half_to_float(bits(i));
   }
 }
 

@@ -9,7 +9,7 @@
 namespace mesh::engine {
 
 unsigned load_threads() {
-  constexpr unsigned kMost = 4;
+  constexpr unsigned kMost = 8;
   return std::clamp(std::thread::hardware_concurrency(), 1u, kMost);
 }
 
