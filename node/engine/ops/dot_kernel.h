@@ -9,6 +9,9 @@ constexpr int kVecs = 32 / kLanes;
 constexpr int kDotRows = kLanes == 16 ? 13 : 6;
 constexpr int kDotTake = 2;
 constexpr int kDotWideRows = kLanes == 16 ? kDotRows : kLanes == 8 ? 2 : 1;
+/// Bytes fetched ahead of a stream of weights: hardware alone stops at the end of a page of 4 KiB, and more
+/// than about 1 KiB was slower again.
+constexpr std::int64_t kStreamAhead = 768;
 /// Up to here codes are decoded for each tile; for more rows once into a buffer.
 constexpr int kDecodedRows = 4;
 
@@ -182,7 +185,7 @@ void dot_bf16(const DotArgs& args, std::int64_t first_panel, std::int64_t last_p
         tile.weights = args.panels + panel * args.panel_stride + k0 / 2 * kPairBytes;
         tile.groups = 1;
         tile.steps = inputs / 2;
-        tile.ahead = args.m <= kDotRows ? inputs / 2 * kPairBytes : args.panel_stride;
+        tile.ahead = args.m <= kDotRows ? kStreamAhead : args.panel_stride;
         dot_rows(args, tile, kDotTiles<PlainPairs<BfloatDot>, kDotRows>.calls, panel, k0, inputs / 2);
       });
 }
@@ -227,7 +230,7 @@ void dot_codes(const DotArgs& args, std::int64_t first_panel, std::int64_t last_
                      tile.scales = first + k0 / group * tile.scale_stride;
                      tile.weights = tile.scales + kPanelScales;
                    }
-                   tile.ahead = args.panel_stride;
+                   tile.ahead = args.m <= kDecodedRows ? kStreamAhead : args.panel_stride;
                    if (args.m <= kDecodedRows) {
                      dot_rows(args, tile, kDotTiles<Weights, kDecodedRows>.calls, panel, k0, inputs / 2);
                      return;
