@@ -151,9 +151,11 @@ void run(const Settings& settings) {
     }
   }
   const double rate = *std::ranges::max_element(disk);
-  fmt::print("disk, best of all: {:.2f}\n", rate);
-  for (const auto& [name, rates] : loads)
-    fmt::print("{:10} {:.2f}, {:.2f} of the disk\n", name, median(rates), median(rates) / rate);
+  fmt::print("disk: best {:.2f}, median {:.2f}\n", rate, median(disk));
+  for (const auto& [name, rates] : loads) {
+    fmt::print("{:10} {:.2f}, {:.2f} of the disk's best, {:.2f} of its median\n", name, median(rates),
+               median(rates) / rate, median(rates) / median(disk));
+  }
 }
 
 }  // namespace

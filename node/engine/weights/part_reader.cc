@@ -13,7 +13,7 @@ namespace mesh::engine {
 namespace {
 
 // Pieces that the disk reads while one is packed.
-constexpr std::uint64_t kAhead = 2;
+constexpr std::uint64_t kAhead = 4;
 constexpr float kDeviation = 0.02f;  // of made-up weights
 
 ops::MatrixFormat format_of(Quantization quantization) {

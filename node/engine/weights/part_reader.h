@@ -10,7 +10,7 @@
 namespace mesh::engine {
 
 /// Most source bytes that a thread has mapped in at a time; Conv1D matrices are read whole.
-inline constexpr std::uint64_t kReadSlice = 8u << 20;
+inline constexpr std::uint64_t kReadSlice = 4u << 20;
 
 /// What the parts of one load become.
 struct Precision {
