@@ -25,6 +25,7 @@ enum class Device : std::uint8_t { kAuto, kCpu, kCuda };
 enum class CudaPath : std::uint8_t {
   kGraphs,    ///< fused kernels, replayed as CUDA graphs
   kLaunches,  ///< fused kernels, launched one by one
+  kAmpere,    ///< fused kernels without what only compute capability 9.0 has
   kPortable,  ///< fused kernels without tensor cores of our own: what compute capability 7.5 runs
   kEager,     ///< ATen, op by op
 };
@@ -32,8 +33,8 @@ enum class CudaPath : std::uint8_t {
 /// float32, and matrices in float32 unless they are bfloat16 on disk). kAuto: kBfloat16.
 enum class ComputeType : std::uint8_t { kAuto, kBfloat16, kFloat32 };
 
-StatusOr<Device> parse_device(std::string_view name);             ///< auto, cpu, cuda
-StatusOr<CudaPath> parse_cuda_path(std::string_view name);        ///< graphs, launches, portable, eager
+StatusOr<Device> parse_device(std::string_view name);       ///< auto, cpu, cuda
+StatusOr<CudaPath> parse_cuda_path(std::string_view name);  ///< graphs, launches, ampere, portable, eager
 StatusOr<ComputeType> parse_compute_type(std::string_view name);  ///< auto, bfloat16, float32
 
 /// Is shown what each operation of a forward gives, in the order of computing; for comparisons with a
@@ -49,7 +50,6 @@ class OperationObserver {
                     std::size_t cols, std::span<const float> values) = 0;
 };
 
-struct EngineOptions {
 /// Refuses memory on demand, to show what becomes of a step that gets none. Any thread.
 class AllocationFaults {
  public:
@@ -59,6 +59,7 @@ class AllocationFaults {
   virtual Status check(std::uint64_t bytes) = 0;
 };
 
+struct EngineOptions {
   Device device = Device::kAuto;
   ComputeType compute = ComputeType::kAuto;
   unsigned threads = 0;  ///< CPU threads of one step, 0: one per core
@@ -195,9 +196,9 @@ struct CacheState {
   Position max_positions = 0;
   std::uint64_t blocks = 0;  ///< blocks of 128 tokens × layers that it reserves on the device
   std::uint64_t bytes = 0;
-};
   bool on_host = false;          ///< spill() took it off the device: it reserves nothing there
   std::uint64_t host_bytes = 0;  ///< what it takes in host memory
+};
 
 struct MemoryUse {
   std::uint64_t budget_bytes = 0;
@@ -207,9 +208,9 @@ struct MemoryUse {
   std::uint64_t shared_blocks = 0;  ///< that handles hold, counted in cache_bytes too
   std::uint64_t caches = 0;
   std::uint64_t working_bytes = 0;  ///< set aside for activations
-  std::uint64_t free_bytes() const {
   std::uint64_t spill_budget_bytes = 0;
   std::uint64_t spilled_bytes = 0;  ///< host memory of caches that left the device
+  std::uint64_t free_bytes() const {
     const std::uint64_t used = weight_bytes + cache_bytes + working_bytes;
     return used >= budget_bytes ? 0 : budget_bytes - used;
   }
@@ -254,12 +255,12 @@ class Engine {
                                                       const ModelIdentity& identity, const ShardSpec& spec,
                                                       const ProgressCallback& progress) = 0;
 
-  /// Reserves the KV blocks of `max_positions` tokens. kResourceExhausted with needed and free bytes.
   /// What a token takes in caches of this range here, which may be more than its values (blocks have gaps).
   virtual std::uint64_t cache_bytes_per_token(const Shard& shard, const LayerRange& range) const {
     return shard.profile().kv_bytes_per_token(
         range, compute() == ComputeType::kFloat32 ? WeightFormat::kFloat32 : WeightFormat::kBfloat16);
   }
+  /// Reserves the KV blocks of `max_positions` tokens. kResourceExhausted with needed and free bytes.
   virtual StatusOr<CacheId> open_cache(const std::shared_ptr<const Shard>& shard, const LayerRange& range,
                                        Position max_positions) = 0;
   /// Forgets the tokens from `position` on. kOutOfRange above the cursor, kUnavailable while a step uses the
@@ -277,7 +278,6 @@ class Engine {
                         Position /*tokens*/) {
     return error(StatusCode::kFailedPrecondition, "this engine keeps no blocks");
   }
-  /// Gives the blocks back (after the step that uses them, if one runs). Unknown ids are ignored.
   /// Moves a cache's tokens to host memory and gives back what it reserved on the device; the bytes that were
   /// copied, 0 when it is there already. There it may be trimmed and closed; everything else is refused until
   /// restore(). Called by the thread that runs steps, as restore() is. kResourceExhausted: there is no host
@@ -287,6 +287,7 @@ class Engine {
   }
   /// Moves it back. kResourceExhausted with needed and free bytes; it then stays in host memory.
   virtual StatusOr<std::uint64_t> restore(CacheId /*cache*/) { return std::uint64_t{0}; }
+  /// Gives the blocks back (after the step that uses them, if one runs). Unknown ids are ignored.
   virtual void close_cache(CacheId cache) = 0;
   virtual StatusOr<CacheState> cache_state(CacheId cache) const = 0;
   virtual MemoryUse memory() const = 0;

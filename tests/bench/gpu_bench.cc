@@ -233,8 +233,7 @@ int main(int argc, char** argv) {
       ->required()
       ->check(CLI::ExistingFile);
   app.add_option("--quantization", settings.quantization, "bfloat16, int8, nf4 or fp8");
-  app.add_option("--path", settings.path, "graphs, launches, portable or eager");
-  app.add_option("--quantization", settings.quantization, "bfloat16, int8, nf4 or fp8");
+  app.add_option("--path", settings.path, "graphs, launches, ampere, portable or eager");
   app.add_option("--cuda-library", settings.library, "libmeshnet_cuda.so, if not beside the program");
   app.add_option("--only", settings.only, "decode, long, prefill")->delimiter(',');
   app.add_option("--sessions", settings.sessions, "Sessions that decode together")->delimiter(',');

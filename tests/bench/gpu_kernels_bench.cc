@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "node/engine/cuda/kernels/gated_linear.h"
 #include "node/engine/cuda/kernels/kernels.h"
 
 namespace mesh::bench {
@@ -58,8 +59,10 @@ class Bench {
     must(cudaDeviceGetAttribute(&launch_.processors, cudaDevAttrMultiProcessorCount, 0));
     launch_.stream = stream_;
     launch_.overlap = major >= 9;
+    launch_.tensor_cores = major >= 8;
   }
   const Launch& launch() const { return launch_; }
+  void use_tensor_cores(bool use) { launch_.tensor_cores = use; }
 
   /// `enqueue(i)` for i = 0 … count − 1 as one graph; the best of five replays, for one i.
   void measure(const std::string& what, double bytes, int count,
@@ -126,58 +129,104 @@ void products(Bench& bench) {
   }
 }
 
-/// `sessions` of `context` tokens before `rows` more.
-void attention(Bench& bench, int sessions, int context, int rows, int splits) {
-  const int blocks = (context + rows + kKvBlock - 1) / kKvBlock, total = sessions * rows;
-  constexpr std::size_t kLayer = 2 * std::size_t{kKvBlock} * kKvHeads * kDim;
-  const int layers = std::clamp(
-      static_cast<int>((std::size_t{4} << 30) / (kLayer * 2 * std::size_t(blocks * sessions))), 1, 32);
-  auto* cache = static_cast<std::uint16_t*>(
-      random(kLayer * std::size_t(layers) * std::size_t(blocks * sessions), true));
-  std::vector<std::byte*> table;
-  for (int i = 0; i < blocks * sessions; ++i)
-    table.push_back(reinterpret_cast<std::byte*>(cache + kLayer * std::size_t(layers) * std::size_t(i)));
-  std::vector<int> place, first;
-  std::vector<Tile> tiles;
-  for (int session = 0; session < sessions; ++session) {
-    for (int i = 0; i < rows; i += kTileRows) {
-      tiles.push_back({session * rows + i, std::min(kTileRows, rows - i), context + i, session * blocks});
-    }
-    for (int i = 0; i < rows; ++i) place.push_back(context + i), first.push_back(session * blocks);
+void gated_products(Bench& bench) {
+  const std::size_t values = std::size_t{2 * kInner} * kHidden;
+  const auto* weights = static_cast<const std::uint16_t*>(random(values * kCopies, true, 0.02f));
+  const void* x = random(std::size_t{kGatedRows} * kHidden, true);
+  void* y = take(std::size_t{kGatedRows} * kInner * 2);
+  for (const int rows : {1, 16, 64, 128}) {
+    bench.measure(fmt::format("gated, {} rows", rows), static_cast<double>(values * 2), 64, [&](int i) {
+      return gated_linear(bench.launch(), {weights + values * std::size_t(i % kCopies), nullptr, kInner,
+                                           kHidden, x, rows, y});
+    });
   }
-  StepTables tables;
-  tables.place = on_gpu(place), tables.first_block = on_gpu(first), tables.tiles = on_gpu(tiles),
-  tables.blocks = on_gpu(table);
-  const auto* angles = static_cast<const float*>(random(std::size_t(total) * kDim / 2, false));
-  AttentionRows work;
-  work.qkv = static_cast<const float*>(random(std::size_t(total) * kQkv, false));
-  work.heads = kHeads, work.scale = 0.088f;
-  work.preparation.cos = work.preparation.sin = angles, work.preparation.pairs = kDim / 2;
-  work.kv.kv_heads = kKvHeads, work.kv.head_dim = kDim;
-  void *q = take(std::size_t(total) * kHeads * kDim * 2), *out = take(std::size_t(total) * kHeads * kDim * 2);
-  const SplitScratch scratch{static_cast<float*>(take(split_floats(total, kHeads, kDim, splits) * 4)),
-                             static_cast<unsigned*>(take(std::size_t(total) * kHeads * 4))};
-  const double bytes = double(sessions) * (context + rows) * kKvHeads * kDim * 4;
-  const auto at = [&](int i) {
-    AttentionRows one = work;
-    one.kv.layer_offset = static_cast<std::int64_t>(kLayer * 2 * std::size_t(i % layers));
+  must(cudaFree(const_cast<std::uint16_t*>(weights)));
+}
+
+/// `sessions` of `context` tokens in the caches of several layers, and `rows` more of each.
+class PagedRows {
+ public:
+  PagedRows(int sessions, int context, int rows, int splits) : total_(sessions * rows), splits_(splits) {
+    const int blocks = (context + rows + kKvBlock - 1) / kKvBlock;
+    layers_ = std::clamp(
+        static_cast<int>((std::size_t{4} << 30) / (kLayer * 2 * std::size_t(blocks * sessions))), 1, 32);
+    cache_ = static_cast<std::uint16_t*>(
+        random(kLayer * std::size_t(layers_) * std::size_t(blocks * sessions), true));
+    std::vector<std::byte*> table;
+    for (int i = 0; i < blocks * sessions; ++i)
+      table.push_back(reinterpret_cast<std::byte*>(cache_ + kLayer * std::size_t(layers_) * std::size_t(i)));
+    std::vector<int> place, first;
+    std::vector<Tile> tiles;
+    for (int session = 0; session < sessions; ++session) {
+      for (int i = 0; i < rows; i += kTileRows) {
+        tiles.push_back(
+            {session * rows + i, std::min(kTileRows, rows - i), context + i, session * blocks, context});
+      }
+      for (int i = 0; i < rows; ++i) place.push_back(context + i), first.push_back(session * blocks);
+    }
+    tiles_ = static_cast<int>(tiles.size());
+    tables_.place = on_gpu(place), tables_.first_block = on_gpu(first), tables_.tiles = on_gpu(tiles),
+    tables_.blocks = on_gpu(table);
+    const auto* angles = static_cast<const float*>(random(std::size_t(total_) * kDim / 2, false));
+    work_.qkv = static_cast<const float*>(random(std::size_t(total_) * kQkv, false));
+    work_.heads = kHeads, work_.scale = 0.088f;
+    work_.preparation.cos = work_.preparation.sin = angles, work_.preparation.pairs = kDim / 2;
+    work_.kv.kv_heads = kKvHeads, work_.kv.head_dim = kDim;
+    q_ = take(std::size_t(total_) * kHeads * kDim * 2), out_ = take(std::size_t(total_) * kHeads * kDim * 2);
+    scratch_ = {static_cast<float*>(take(split_floats(total_, kHeads, kDim, splits) * 4)),
+                static_cast<unsigned*>(take(std::size_t(total_) * kHeads * 4))};
+  }
+  ~PagedRows() {
+    must(cudaDeviceSynchronize());
+    must(cudaFree(cache_));
+  }
+  PagedRows(const PagedRows&) = delete;
+
+  cudaError_t rows(const Bench& bench, int layer) const {
+    return row_attention(bench.launch(), tables_, at(layer), nullptr, out_, total_, splits_, scratch_);
+  }
+  cudaError_t append(const Bench& bench, int layer) const {
+    return append_rows(bench.launch(), tables_, at(layer), q_, total_);
+  }
+  cudaError_t tiles(const Bench& bench, int layer) const {
+    return tile_attention(bench.launch(), tables_, at(layer), q_, out_, tiles_, total_, splits_, scratch_);
+  }
+  cudaError_t warpgroups(const Bench& bench, int layer) const {
+    return warpgroup_attention(bench.launch(), tables_, at(layer), q_, out_, tiles_, splits_);
+  }
+
+ private:
+  static constexpr std::size_t kLayer = 2 * std::size_t{kKvBlock} * kKvHeads * kDim;
+  AttentionRows at(int layer) const {
+    AttentionRows one = work_;
+    one.kv.layer_offset = static_cast<std::int64_t>(kLayer * 2 * std::size_t(layer % layers_));
     return one;
-  };
+  }
+
+  int total_, splits_, tiles_ = 0, layers_ = 1;
+  std::uint16_t* cache_;
+  StepTables tables_;
+  AttentionRows work_;
+  void *q_, *out_;
+  SplitScratch scratch_;
+};
+
+void attention(Bench& bench, int sessions, int context, int rows, int splits) {
+  const PagedRows work(sessions, context, rows, splits);
   const std::string what = fmt::format("{} x {} rows after {}, {} splits", sessions, rows, context, splits);
   if (rows == 1) {
-    bench.measure(what + ", rows", bytes, 64, [&](int i) {
-      return row_attention(bench.launch(), tables, at(i), nullptr, out, total, splits, scratch);
-    });
+    const double bytes = double(sessions) * (context + rows) * kKvHeads * kDim * 4;
+    bench.measure(what + ", rows", bytes, 64, [&](int i) { return work.rows(bench, i); });
+    bench.use_tensor_cores(false);
+    bench.measure(what + ", rows without tensor cores", bytes, 64,
+                  [&](int i) { return work.rows(bench, i); });
+    bench.use_tensor_cores(true);
   } else {
-    bench.measure(what + ", append", 0, 64,
-                  [&](int i) { return append_rows(bench.launch(), tables, at(i), q, total); });
-    bench.measure(what + ", tiles", 0, 64, [&](int i) {
-      return tile_attention(bench.launch(), tables, at(i), q, out, static_cast<int>(tiles.size()), total,
-                            splits, scratch);
-    });
+    bench.measure(what + ", append", 0, 64, [&](int i) { return work.append(bench, i); });
+    bench.measure(what + ", tiles", 0, 64, [&](int i) { return work.tiles(bench, i); });
+    if (splits <= 8)
+      bench.measure(what + ", warpgroups", 0, 64, [&](int i) { return work.warpgroups(bench, i); });
   }
-  must(cudaDeviceSynchronize());
-  must(cudaFree(cache));
 }
 
 /// The launches of 32 layers for one row at a context of 192, in turn, over as many matrices.
@@ -245,16 +294,28 @@ void rows(Bench& bench, int count) {
 }  // namespace
 }  // namespace mesh::bench
 
-int main() {
+/// Sections to run: products, gated, chain, attention, rows; none: all.
+int main(int argc, char** argv) {
+  const std::vector<std::string> sections(argv + 1, argv + argc);
+  const auto wanted = [&](const char* section) {
+    return sections.empty() || std::ranges::find(sections, section) != sections.end();
+  };
   mesh::bench::Bench bench;
-  mesh::bench::products(bench);
-  mesh::bench::chain(bench);
-  for (const int splits : {1, 2, 4}) mesh::bench::attention(bench, 1, 192, 1, splits);
-  for (const int splits : {8, 16, 32}) mesh::bench::attention(bench, 1, 8192, 1, splits);
-  for (const int splits : {1, 2}) mesh::bench::attention(bench, 16, 192, 1, splits);
-  for (const int splits : {1, 2, 4, 8}) mesh::bench::attention(bench, 16, 8192, 1, splits);
-  for (const int splits : {1, 2}) mesh::bench::attention(bench, 64, 192, 1, splits);
-  for (const int splits : {1, 2, 4}) mesh::bench::attention(bench, 1, 1024, 128, splits);
-  mesh::bench::attention(bench, 1, 1024, 512, 1);
-  for (const int count : {16, 64, 128, 512}) mesh::bench::rows(bench, count);
+  if (wanted("products")) mesh::bench::products(bench);
+  if (wanted("gated")) mesh::bench::gated_products(bench);
+  if (wanted("chain")) mesh::bench::chain(bench);
+  if (wanted("attention")) {
+    for (const int splits : {1, 2, 4}) mesh::bench::attention(bench, 1, 192, 1, splits);
+    for (const int splits : {8, 16, 32}) mesh::bench::attention(bench, 1, 8192, 1, splits);
+    for (const int splits : {1, 2, 4}) mesh::bench::attention(bench, 16, 192, 1, splits);
+    for (const int splits : {1, 2, 4, 8}) mesh::bench::attention(bench, 16, 8192, 1, splits);
+    for (const int splits : {1, 2}) mesh::bench::attention(bench, 64, 192, 1, splits);
+    for (const int splits : {1, 2, 4, 8}) mesh::bench::attention(bench, 1, 1024, 128, splits);
+    for (const int context : {0, 1024}) {
+      for (const int splits : {1, 2}) mesh::bench::attention(bench, 1, context, 512, splits);
+    }
+  }
+  if (wanted("rows")) {
+    for (const int count : {16, 64, 128, 512}) mesh::bench::rows(bench, count);
+  }
 }

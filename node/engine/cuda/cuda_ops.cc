@@ -62,10 +62,6 @@ class CudaOps final : public DeviceOps {
     return 2 * ops::KvLayout::kBlock * kv_heads * head_dim * ops::element_size(element);
   }
 
-  void copy(const std::byte* from, std::byte* to, std::uint64_t bytes) override {
-    run([&] {
-      check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
-      c10::cuda::getCurrentCUDAStream().synchronize();  // the fused path has another stream
   StatusOr<DeviceMemory> allocate_host(std::uint64_t bytes) override {
     const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device_));
     void* data = nullptr;
@@ -87,6 +83,10 @@ class CudaOps final : public DeviceOps {
       check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, c10::cuda::getCurrentCUDAStream()));
     });
   }
+  void copy(const std::byte* from, std::byte* to, std::uint64_t bytes) override {
+    run([&] {
+      check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
+      c10::cuda::getCurrentCUDAStream().synchronize();  // the fused path has another stream
     });
   }
   void upload(std::span<const float> host, float* device) override {
@@ -201,8 +201,10 @@ class CudaOps final : public DeviceOps {
     if (float32_ || path == CudaPath::kEager) return;
     const bool portable = path == CudaPath::kPortable, hopper = !portable && path != CudaPath::kAmpere;
     run([&] {
-      stage_ = make_cuda_stage(
-          device_, {.graphs = path != CudaPath::kLaunches, .tensor_cores = !portable, .overlap = !portable});
+      stage_ = make_cuda_stage(device_, {.graphs = path != CudaPath::kLaunches,
+                                         .tensor_cores = !portable,
+                                         .overlap = hopper,
+                                         .warpgroups = hopper});
     });
   }
   Status finish() override {

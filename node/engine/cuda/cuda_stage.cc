@@ -10,6 +10,7 @@
 
 #include "node/engine/cuda/cuda_linear.h"
 #include "node/engine/cuda/graph_cache.h"
+#include "node/engine/cuda/kernels/gated_linear.h"
 #include "node/engine/cuda/step_buffers.h"
 
 namespace mesh::engine::cuda {
@@ -36,17 +37,25 @@ struct Plan {
   int tiles = 0, splits = 1;
 };
 
+/// What x lacks yet: the next norm adds it.
+struct Pending {
+  const float* delta = nullptr;
+  const float* bias = nullptr;
+};
+
 class Stage final : public StageForward {
  public:
   Stage(int device, const StageOptions& options) : device_(device), options_(options) {
     const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
     stream_.emplace(c10::cuda::getStreamFromPool(true, static_cast<c10::DeviceIndex>(device)));
-    int major = 0, processors = 0;
+    int major = 0, minor = 0, processors = 0;
     check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
     check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
     options_.tensor_cores &= major >= 8;
     options_.overlap &= major >= 9;
-    launch_ = {stream_->stream(), options_.overlap, processors};
+    options_.warpgroups &= has_gated_linear(major, minor);
+    launch_ = {stream_->stream(), options_.overlap, processors, options_.tensor_cores};
   }
 
   bool takes(const StageModel& model) const override {
@@ -151,7 +160,8 @@ class Stage final : public StageForward {
       for (std::int64_t i = 0; i < segment.rows; i += kTileRows) {
         host.tiles[plan.tiles++] = {static_cast<int>(rows - segment.rows + i),
                                     static_cast<int>(std::min<std::int64_t>(kTileRows, segment.rows - i)),
-                                    static_cast<int>(segment.start + i), first_block};
+                                    static_cast<int>(segment.start + i), first_block,
+                                    static_cast<int>(segment.start)};
       }
     }
     plan.rows = padded(rows);
@@ -176,15 +186,23 @@ class Stage final : public StageForward {
     const auto power = [](std::int64_t value) {
       return static_cast<int>(std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(value, 1))));
     };
+    const std::int64_t group = shape.query_heads / shape.kv_heads;
     if (plan.single || !options_.tensor_cores) {
-      const std::int64_t group = shape.query_heads / shape.kv_heads;
-      const std::int64_t blocks = plan.rows * shape.kv_heads * (group == 1 ? 1 : (group + 3) / 4);
-      return std::min({power(keys / 256), power(2 * launch_.processors / blocks), kMaxSplits});
+      const std::int64_t width = options_.tensor_cores ? 8 : group == 1 ? 1 : 4;
+      const std::int64_t blocks = plan.rows * shape.kv_heads * ((group + width - 1) / width);
+      const std::int64_t least = options_.tensor_cores ? 512 : 256;  // keys of a block
+      return std::min({power(keys / least), power(2 * launch_.processors / blocks), kMaxSplits});
+    }
+    if (on_warpgroups(shape)) {
+      const std::int64_t blocks = plan.tiles * shape.kv_heads * ((group + 1) / 2);
+      // Blocks of a cluster come together, so not each multiprocessor finds one.
+      return std::min({power(keys / 256), power(launch_.processors / (2 * blocks)), kMostCluster});
     }
     if (plan.rows > kTileSplitRows) return 1;
     const std::int64_t blocks = std::int64_t{plan.tiles} * shape.query_heads;
     return std::min({power(keys / 256), power(2 * launch_.processors / blocks), kTileSplits});
   }
+  bool on_warpgroups(const StageShape& shape) const { return options_.warpgroups && shape.head_dim >= 64; }
 
   void send_hidden(const StageSegment& segment, std::int64_t index, std::int64_t row, std::int64_t hidden) {
     const auto bytes = static_cast<std::size_t>(hidden * (segment.hidden_bfloat16 ? 2 : 4));
@@ -281,54 +299,77 @@ class Stage final : public StageForward {
                    layer_bytes * static_cast<std::int64_t>(index)}};
   }
 
-  void attend(const AttentionRows& attention, const Plan& plan) {
+  void attend(const StageShape& shape, const AttentionRows& attention, const Plan& plan) {
     StepBuffers& to = *buffers_;
     const StepTables tables = to.tables();
     if (!plan.single) check(append_rows(launch_, tables, attention, to.q, plan.rows));
     if (plan.single || !options_.tensor_cores) {
       check(row_attention(launch_, tables, attention, plan.single ? nullptr : to.q, to.attended, plan.rows,
                           plan.splits, to.scratch));
+    } else if (on_warpgroups(shape)) {
+      check(warpgroup_attention(launch_, tables, attention, to.q, to.attended, plan.tiles, plan.splits));
     } else {
       check(tile_attention(launch_, tables, attention, to.q, to.attended, plan.tiles, plan.rows, plan.splits,
                            to.scratch));
     }
   }
 
+  /// x += W·y; the bias is pending for the next norm.
+  void add_product(const LinearWeight& weight, const void* y, int rows, Pending& pending) {
+    const CudaLinear& linear = own(weight);
+    at::Tensor sums = at::from_blob(buffers_->x, {rows, linear.weight.size(0)}, on_gpu(at::kFloat));
+    at::addmm_out(sums, sums, matrix(y, rows, linear.weight.size(1)), linear.weight.t(), at::kFloat);
+    pending = {nullptr, bias_of(linear)};
+  }
+  /// gated ← silu(gate) · up of W·normed.
+  void gated_product(const StageModel& model, const LinearWeight& weight, int rows) {
+    StepBuffers& to = *buffers_;
+    const float* bias = bias_of(own(weight));
+    const int inner = static_cast<int>(model.shape.intermediate);
+    if (options_.warpgroups && rows <= kGatedRows) {
+      check(gated_linear(launch_, {.weight = own(weight).weight.data_ptr(),
+                                   .bias = bias,
+                                   .inner = inner,
+                                   .in = static_cast<int>(model.shape.hidden),
+                                   .x = to.normed,
+                                   .rows = rows,
+                                   .y = to.gated}));
+      return;
+    }
+    at::Tensor wide = matrix(to.wide, rows, weight.out_features());
+    at::mm_out(wide, matrix(to.normed, rows, weight.in_features()), own(weight).weight.t());
+    check(silu_mul_rows(launch_, to.wide, bias, to.gated, rows, inner));
+  }
+
   void run_layers(const StageModel& model, const Plan& plan) {
     StepBuffers& to = *buffers_;
     const int rows = plan.rows, hidden = static_cast<int>(model.shape.hidden);
-    const float* delta = nullptr;
-    const float* delta_bias = nullptr;
+    Pending pending;
     for (std::size_t i = 0; i < model.layers.size(); ++i) {
       const StageLayer& layer = model.layers[i];
-      const float* out_bias = bias_of(own(*layer.attention_out));
-      const float* in_bias = bias_of(own(*layer.mlp_in));
-      const float* down_bias = bias_of(own(*layer.mlp_out));
       const AttentionRows attention = attention_of(model, layer, i);
       if (rows <= kStreamRows) {
+        const float* out_bias = bias_of(own(*layer.attention_out));
+        const float* in_bias = bias_of(own(*layer.mlp_in));
+        const float* down_bias = bias_of(own(*layer.mlp_out));
         stream(model, *layer.qkv, nullptr, to.x, layer.attention_norm, rows, StreamStore::kAssign, to.qkv);
-        attend(attention, plan);
+        attend(model.shape, attention, plan);
         stream(model, *layer.attention_out, out_bias, to.attended, nullptr, rows, StreamStore::kAdd, to.x);
         stream(model, *layer.mlp_in, in_bias, to.x, layer.mlp_norm, rows, StreamStore::kSiluMul, to.gated);
         stream(model, *layer.mlp_out, down_bias, to.gated, nullptr, rows, StreamStore::kAdd, to.x);
         continue;
       }
-      check(norm_rows(launch_, to.x, delta, delta_bias, layer.attention_norm, model.epsilon, nullptr,
-                      to.normed, rows, hidden));
+      check(norm_rows(launch_, to.x, pending.delta, pending.bias, layer.attention_norm, model.epsilon,
+                      nullptr, to.normed, rows, hidden));
       product(*layer.qkv, to.normed, rows, to.qkv);
-      attend(attention, plan);
-      product(*layer.attention_out, to.attended, rows, to.delta);
-      check(norm_rows(launch_, to.x, to.delta, out_bias, layer.mlp_norm, model.epsilon, nullptr, to.normed,
-                      rows, hidden));
-      at::Tensor wide = matrix(to.wide, rows, layer.mlp_in->out_features());
-      at::mm_out(wide, matrix(to.normed, rows, hidden), own(*layer.mlp_in).weight.t());
-      check(silu_mul_rows(launch_, to.wide, in_bias, to.gated, rows,
-                          static_cast<int>(model.shape.intermediate)));
-      product(*layer.mlp_out, to.gated, rows, to.delta);
-      delta = to.delta;
-      delta_bias = down_bias;
+      attend(model.shape, attention, plan);
+      add_product(*layer.attention_out, to.attended, rows, pending);
+      check(norm_rows(launch_, to.x, pending.delta, pending.bias, layer.mlp_norm, model.epsilon, nullptr,
+                      to.normed, rows, hidden));
+      gated_product(model, *layer.mlp_in, rows);
+      add_product(*layer.mlp_out, to.gated, rows, pending);
     }
-    check(finish_rows(launch_, to.x, delta, delta_bias, to.finite, rows, hidden));
+    check(finish_rows(launch_, to.x, pending.delta, pending.bias, to.finite, rows, hidden));
   }
 
   void enqueue_head(const StageModel& model, int rows) {

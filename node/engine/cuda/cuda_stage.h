@@ -11,6 +11,7 @@ struct StageOptions {
   bool graphs = true;
   bool tensor_cores = true;  ///< own kernels on tensor cores (compute capability 8.0)
   bool overlap = true;       ///< launches that begin before the one ahead ends (9.0)
+  bool warpgroups = true;    ///< own kernels on warpgroup products (9.0 alone)
 };
 
 /// The fused path on GPU `device`; its stream is its own.

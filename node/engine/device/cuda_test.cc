@@ -87,7 +87,7 @@ TEST_P(OnGpu, Bfloat16LogitsAreAsGoodAsThoseOfTransformers) {
 
 TEST_P(OnGpu, EveryPathIsAsGoodTokenByTokenAndInSmallChunks) {
   for (const CudaPath path :
-       {CudaPath::kGraphs, CudaPath::kLaunches, CudaPath::kPortable, CudaPath::kEager}) {
+       {CudaPath::kGraphs, CudaPath::kLaunches, CudaPath::kAmpere, CudaPath::kPortable, CudaPath::kEager}) {
     for (const std::size_t chunk : {1u, 2u, 7u}) {
       EXPECT_LE(worst_nmse(ComputeType::kBfloat16, chunk, path), 1.5 * read_golden(GetParam()).bf16_nmse)
           << "path " << static_cast<int>(path) << " chunk " << chunk;

@@ -180,10 +180,11 @@ StatusOr<Device> parse_device(std::string_view name) {
 StatusOr<CudaPath> parse_cuda_path(std::string_view name) {
   if (name == "graphs") return CudaPath::kGraphs;
   if (name == "launches") return CudaPath::kLaunches;
+  if (name == "ampere") return CudaPath::kAmpere;
   if (name == "portable") return CudaPath::kPortable;
   if (name == "eager") return CudaPath::kEager;
   return error(StatusCode::kInvalidArgument,
-               "\"{}\" is no CUDA path; known are graphs, launches, portable, eager", name);
+               "\"{}\" is no CUDA path; known are graphs, launches, ampere, portable, eager", name);
 }
 
 StatusOr<ComputeType> parse_compute_type(std::string_view name) {

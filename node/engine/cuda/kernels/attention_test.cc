@@ -34,14 +34,14 @@ class PagedAttention : public ::testing::TestWithParam<AttentionCase> {
     int major = 0;
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
     cudaDeviceGetAttribute(&launch_.processors, cudaDevAttrMultiProcessorCount, 0);
-    tensor_cores_ = major >= 8;
+    tensor_cores_ = major >= 8, warpgroups_ = major == 9;
     std::vector<int> place, first_block, rotary;
     std::vector<Tile> tiles;
     int blocks = 0;
     for (const Part& part : c().parts) {
       for (int i = 0; i < part.rows; i += kTileRows) {
-        tiles.push_back(
-            {static_cast<int>(place.size()) + i, std::min(kTileRows, part.rows - i), part.start + i, blocks});
+        tiles.push_back({static_cast<int>(place.size()) + i, std::min(kTileRows, part.rows - i),
+                         part.start + i, blocks, part.start});
       }
       for (int i = 0; i < part.rows; ++i) {
         place.push_back(part.start + i), first_block.push_back(blocks), rotary.push_back(part.start + i);
@@ -201,8 +201,36 @@ class PagedAttention : public ::testing::TestWithParam<AttentionCase> {
     EXPECT_EQ(off, 0u);
   }
 
+  void append_and_attend() {
+    for (const Part& part : c().parts) {
+      if (part.rows != 1) GTEST_SKIP() << "rows of one session";
+    }
+    DeviceArray<std::uint16_t> out((rows_ + 1) * static_cast<std::size_t>(c().heads) * dim());
+    append();
+    for (int round = 0; round < 2; ++round) {
+      ASSERT_EQ(row_attention(launch_, tables_, rows_of_, nullptr, out.data(), static_cast<int>(rows_) + 1,
+                              c().splits, split_),
+                cudaSuccess);
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      expect_cache();
+      expect_attention(out.host(), launch_.tensor_cores);
+    }
+  }
+  void attend_after_appending() {
+    const std::size_t width = static_cast<std::size_t>(c().heads) * dim();
+    DeviceArray<std::uint16_t> q((rows_ + 1) * width), out((rows_ + 1) * width);
+    append();
+    ASSERT_EQ(append_rows(launch_, tables_, rows_of_, q.data(), static_cast<int>(rows_) + 1), cudaSuccess);
+    ASSERT_EQ(row_attention(launch_, tables_, rows_of_, q.data(), out.data(), static_cast<int>(rows_) + 1,
+                            c().splits, split_),
+              cudaSuccess);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    expect_cache();
+    expect_attention(out.host(), true);
+  }
+
   Launch launch_;
-  bool tensor_cores_ = false;
+  bool tensor_cores_ = false, warpgroups_ = false;
   std::mt19937 random_{11};
   std::normal_distribution<double> distribution_;
   std::size_t rows_ = 0, tile_count_ = 0, block_values_ = 0;
@@ -222,32 +250,23 @@ class PagedAttention : public ::testing::TestWithParam<AttentionCase> {
 };
 
 TEST_P(PagedAttention, RowsAppendAndAttendInOneLaunch) {
-  for (const Part& part : c().parts) {
-    if (part.rows != 1) GTEST_SKIP() << "rows of one session";
-  }
-  DeviceArray<std::uint16_t> out((rows_ + 1) * static_cast<std::size_t>(c().heads) * dim());
-  append();
-  for (int round = 0; round < 2; ++round) {
-    ASSERT_EQ(row_attention(launch_, tables_, rows_of_, nullptr, out.data(), static_cast<int>(rows_) + 1,
-                            c().splits, split_),
-              cudaSuccess);
-    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    expect_cache();
-    expect_attention(out.host(), false);
-  }
+  append_and_attend();
+}
+
+TEST_P(PagedAttention, RowsAppendAndAttendOnTensorCores) {
+  if (!tensor_cores_) GTEST_SKIP() << "needs compute capability 8.0";
+  launch_.tensor_cores = true;
+  append_and_attend();
 }
 
 TEST_P(PagedAttention, RowsAttendAfterAppending) {
-  const std::size_t width = static_cast<std::size_t>(c().heads) * dim();
-  DeviceArray<std::uint16_t> q((rows_ + 1) * width), out((rows_ + 1) * width);
-  append();
-  ASSERT_EQ(append_rows(launch_, tables_, rows_of_, q.data(), static_cast<int>(rows_) + 1), cudaSuccess);
-  ASSERT_EQ(row_attention(launch_, tables_, rows_of_, q.data(), out.data(), static_cast<int>(rows_) + 1,
-                          c().splits, split_),
-            cudaSuccess);
-  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  expect_cache();
-  expect_attention(out.host(), true);
+  attend_after_appending();
+}
+
+TEST_P(PagedAttention, RowsAttendAfterAppendingOnTensorCores) {
+  if (!tensor_cores_) GTEST_SKIP() << "needs compute capability 8.0";
+  launch_.tensor_cores = true;
+  attend_after_appending();
 }
 
 TEST_P(PagedAttention, TilesAttendOnTensorCores) {
@@ -265,12 +284,31 @@ TEST_P(PagedAttention, TilesAttendOnTensorCores) {
   }
 }
 
+TEST_P(PagedAttention, TilesAttendOnWarpgroups) {
+  if (!warpgroups_) GTEST_SKIP() << "needs compute capability 9.0";
+  if (c().head_dim < 64) GTEST_SKIP() << "heads of 64 and 128";
+  const std::size_t width = static_cast<std::size_t>(c().heads) * dim();
+  append();
+  for (const int splits : {1, 2, 3, 8}) {
+    DeviceArray<std::uint16_t> q((rows_ + 1) * width), out((rows_ + 1) * width);
+    ASSERT_EQ(append_rows(launch_, tables_, rows_of_, q.data(), static_cast<int>(rows_) + 1), cudaSuccess);
+    ASSERT_EQ(warpgroup_attention(launch_, tables_, rows_of_, q.data(), out.data(),
+                                  static_cast<int>(tile_count_), splits),
+              cudaSuccess);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    expect_attention(out.host(), true);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Shapes, PagedAttention,
     ::testing::Values(AttentionCase{4, 2, 32, 16, 0, 1, false, true, {{1, 0}, {1, 5}, {1, 300}}},
                       AttentionCase{9, 3, 64, 32, 0, 4, false, false, {{1, 127}, {1, 128}, {1, 700}}},
                       AttentionCase{32, 8, 128, 64, 0, 8, false, false, {{1, 192}, {1, 31}, {1, 1000}}},
                       AttentionCase{32, 8, 128, 64, 0, 32, false, false, {{1, 2047}}},
+                      AttentionCase{32, 8, 128, 64, 0, 1, false, false, {{1, 0}, {1, 15}, {1, 16}, {1, 640}}},
+                      AttentionCase{12, 1, 64, 32, 0, 3, false, true, {{1, 130}, {1, 400}}},
+                      AttentionCase{8, 1, 128, 64, 50, 2, false, false, {{1, 130}, {1, 400}}},
                       AttentionCase{28, 4, 128, 64, 100, 4, false, true, {{1, 40}, {1, 555}}},
                       AttentionCase{16, 8, 128, 64, 0, 2, true, false, {{1, 77}, {1, 128}}},
                       AttentionCase{4, 4, 64, 16, 0, 2, true, true, {{1, 77}, {1, 250}}},

@@ -15,16 +15,19 @@ inline constexpr int kKvBlock = 128;
 inline constexpr int kStreamRows = 2;  ///< most rows of stream_linear
 inline constexpr int kMaxSplits = 32;  ///< most pieces of one row's keys
 inline constexpr int kTileRows = 64;   ///< query rows of one tile of tile_attention
+inline constexpr int kMostCluster = 8;  ///< most pieces of a tile's keys on warpgroups
 
 struct Launch {
   cudaStream_t stream = nullptr;
   bool overlap = false;
-  int processors = 0;  ///< multiprocessors of the GPU
+  int processors = 0;         ///< multiprocessors of the GPU
+  bool tensor_cores = false;  ///< own kernels on tensor cores (compute capability 8.0)
 };
 
 /// A query tile: rows of one segment.
 struct Tile {
   int first_row, rows, start, first_block;  ///< start: position of its first row
+  int stored = 0;                           ///< keys of the segment in the cache before this step
 };
 
 /// The step's rows, in device memory at addresses that do not change.
@@ -122,7 +125,7 @@ cudaError_t append_rows(const Launch& launch, const StepTables& tables, const At
 
 struct SplitScratch {
   float* sums = nullptr;         ///< [split_floats()]
-  unsigned* counters = nullptr;  ///< [rows · kv_heads · head groups], zero before the first use
+  unsigned* counters = nullptr;  ///< [rows · heads], zero before the first use
 };
 std::size_t split_floats(int rows, int heads, int head_dim, int splits);
 
@@ -131,10 +134,19 @@ std::size_t split_floats(int rows, int heads, int head_dim, int splits);
 /// shared by `splits` blocks.
 cudaError_t row_attention(const Launch& launch, const StepTables& tables, const AttentionRows& attention,
                           const void* q, void* out, int rows, int splits, const SplitScratch& scratch);
+/// The same on tensor cores, which row_attention() takes when the launch says so.
+cudaError_t group_attention(const Launch& launch, const StepTables& tables, const AttentionRows& attention,
+                            const void* q, void* out, int rows, int splits, const SplitScratch& scratch);
 /// The same by tiles of up to 64 rows on tensor cores (compute capability 8.0), after append_rows.
 cudaError_t tile_attention(const Launch& launch, const StepTables& tables, const AttentionRows& attention,
                            const void* q, void* out, int tiles, int rows, int splits,
                            const SplitScratch& scratch);
+
+/// The same on warpgroup products (compute capability 9.0 alone); head_dim 64 or 128, up to
+/// kMostCluster splits.
+cudaError_t warpgroup_attention(const Launch& launch, const StepTables& tables,
+                                const AttentionRows& attention, const void* q, void* out, int tiles,
+                                int splits);
 
 /// Fills `count` bfloat16 or float32 values with normal(0, deviation), a function of seed and index alone.
 cudaError_t fill_normal(cudaStream_t stream, void* values, bool bfloat16, std::int64_t count,

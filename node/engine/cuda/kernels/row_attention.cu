@@ -250,8 +250,8 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
     parts[work.warp].mass[work.head_of_lane()] = work.mass;
   }
   __syncthreads();
-  finish_splits<kDim, kHeads, kWarps>(parts, attention.heads, per_kv, kv_head, group, groups, row, splits,
-                                      used, scratch, out);
+  finish_splits<kDim, kHeads, kWarps>(&parts[0].sums[0][0], kHeads, attention.heads, per_kv, kv_head, group,
+                                      groups, row, splits, used, scratch, out);
 }
 
 template <int kDim, int kHeads>
@@ -277,13 +277,14 @@ cudaError_t launch_dim(const Launch& launch, const StepTables& tables, const Att
 }  // namespace
 
 std::size_t split_floats(int rows, int heads, int head_dim, int splits) {
-  // A group of heads may be wider than what is left of a KV head's queries: up to four times as many.
+  // A group of heads may be wider than what is left of a KV head's queries: less than twice as many.
   return static_cast<std::size_t>(rows) * static_cast<std::size_t>(heads) * 4 *
          static_cast<std::size_t>(head_dim + 2) * static_cast<std::size_t>(splits);
 }
 
 cudaError_t row_attention(const Launch& launch, const StepTables& tables, const AttentionRows& attention,
                           const void* q, void* out, int rows, int splits, const SplitScratch& scratch) {
+  if (launch.tensor_cores) return group_attention(launch, tables, attention, q, out, rows, splits, scratch);
   const auto launch_width = attention.kv.head_dim == 32   ? launch_dim<32>
                             : attention.kv.head_dim == 64 ? launch_dim<64>
                                                           : launch_dim<128>;

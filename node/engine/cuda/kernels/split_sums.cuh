@@ -12,38 +12,41 @@ struct SplitPart {
   float best[kHeads], mass[kHeads];
 };
 
-/// Adds a block's warps' parts; if `used` blocks share the row, the last of them to come adds the blocks' and
-/// writes the row's heads. All threads of the block call it, after a barrier.
-template <int kDim, int kHeads, int kWarps>
-__device__ void finish_splits(const SplitPart<kDim, kHeads> (&parts)[kWarps], int heads, int per_kv,
-                              int kv_head, int group, int groups, int row, int splits, int used,
-                              const SplitScratch& scratch, Bf* out) {
+/// Adds a block's warps' parts, each laid out as SplitPart<kDim, width>; if `used` blocks share the row, the
+/// last of them to come adds the blocks' and writes the row's heads. All threads of the block call it, after
+/// a barrier.
+template <int kDim, int kMostWidth, int kWarps>
+__device__ void finish_splits(const float* parts, int width, int heads, int per_kv, int kv_head, int group,
+                              int groups, int row, int splits, int used, const SplitScratch& scratch,
+                              Bf* out) {
   __shared__ bool last;
-  const int slot = (row * static_cast<int>(gridDim.y) + kv_head * groups + group);
-  auto* const all = reinterpret_cast<SplitPart<kDim, kHeads>*>(scratch.sums) + std::int64_t{slot} * splits;
+  const int slot = (row * static_cast<int>(gridDim.y) + kv_head * groups + group), size = width * (kDim + 2);
+  float* const all = scratch.sums + std::int64_t{slot} * splits * size;
+  const auto best_at = [&](int h) { return width * kDim + h; };
+  const auto mass_at = [&](int h) { return width * (kDim + 1) + h; };
   const auto write = [&](int i, float sum, float mass) {
-    const int inside = group * kHeads + i / kDim;
+    const int inside = group * width + i / kDim;
     if (inside >= per_kv) return;
     out[(std::int64_t{row} * heads + kv_head * per_kv + inside) * kDim + i % kDim] =
         __float2bfloat16(sum / mass);
   };
-  for (int i = threadIdx.x; i < kHeads * kDim; i += kWarps * 32) {
-    const int h = i / kDim, d = i % kDim;
-    float best = parts[0].best[h], sum = 0, mass = 0;
+  for (int i = threadIdx.x; i < width * kDim; i += kWarps * 32) {
+    const int h = i / kDim;
+    float best = parts[best_at(h)], sum = 0, mass = 0;
 #pragma unroll
-    for (int w = 1; w < kWarps; ++w) best = fmaxf(best, parts[w].best[h]);
+    for (int w = 1; w < kWarps; ++w) best = fmaxf(best, parts[w * size + best_at(h)]);
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
-      const float factor = exp2f(parts[w].best[h] - best);
-      sum += parts[w].sums[h][d] * factor;
-      mass += parts[w].mass[h] * factor;
+      const float factor = exp2f(parts[w * size + best_at(h)] - best);
+      sum += parts[w * size + i] * factor;
+      mass += parts[w * size + mass_at(h)] * factor;
     }
     if (used == 1) {
       write(i, sum, mass);
     } else {
-      SplitPart<kDim, kHeads>& own = all[blockIdx.x];
-      __stcg(&own.sums[h][d], sum);
-      if (d == 0) __stcg(&own.best[h], best), __stcg(&own.mass[h], mass);
+      float* const own = all + blockIdx.x * size;
+      __stcg(own + i, sum);
+      if (i % kDim == 0) __stcg(own + best_at(h), best), __stcg(own + mass_at(h), mass);
     }
   }
   if (used == 1) return;
@@ -55,20 +58,20 @@ __device__ void finish_splits(const SplitPart<kDim, kHeads> (&parts)[kWarps], in
   }
   __syncthreads();
   if (!last) return;
-  __shared__ float bests[kHeads][kMaxSplits], masses[kHeads][kMaxSplits];
-  for (int i = static_cast<int>(threadIdx.x); i < kHeads * used; i += kWarps * 32) {
-    bests[i % kHeads][i / kHeads] = __ldcg(&all[i / kHeads].best[i % kHeads]);
-    masses[i % kHeads][i / kHeads] = __ldcg(&all[i / kHeads].mass[i % kHeads]);
+  __shared__ float bests[kMostWidth][kMaxSplits], masses[kMostWidth][kMaxSplits];
+  for (int i = static_cast<int>(threadIdx.x); i < width * used; i += kWarps * 32) {
+    bests[i % width][i / width] = __ldcg(all + i / width * size + best_at(i % width));
+    masses[i % width][i / width] = __ldcg(all + i / width * size + mass_at(i % width));
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < kHeads * kDim; i += kWarps * 32) {
-    const int h = i / kDim, d = i % kDim;
+  for (int i = static_cast<int>(threadIdx.x); i < width * kDim; i += kWarps * 32) {
+    const int h = i / kDim;
     float best = -1e30f, sum = 0, mass = 0;
     for (int s = 0; s < used; ++s) best = fmaxf(best, bests[h][s]);
     for (int first = 0; first < used; first += 8) {
       float part[8];
 #pragma unroll
-      for (int k = 0; k < 8; ++k) part[k] = first + k < used ? __ldcg(&all[first + k].sums[h][d]) : 0.0f;
+      for (int k = 0; k < 8; ++k) part[k] = first + k < used ? __ldcg(all + (first + k) * size + i) : 0.0f;
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
         const int s = min(first + k, used - 1);

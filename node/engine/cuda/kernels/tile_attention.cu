@@ -1,5 +1,6 @@
 #include "node/engine/cuda/kernels/device.cuh"
 #include "node/engine/cuda/kernels/launch.cuh"
+#include "node/engine/cuda/kernels/tiles.cuh"
 
 // Attention of up to 64 rows of one segment and one query head on the tensor cores: four warps of 16 rows,
 // keys and values in tiles of 64 through shared memory (two of them in turn), softmax on the way (Dao 2023,
@@ -8,42 +9,6 @@ namespace mesh::engine::cuda {
 namespace {
 
 constexpr int kWarps = 4, kKeys = 64;
-
-#if __CUDA_ARCH__ >= 800
-/// 16 bytes, or zeros.
-__device__ void copy_16(void* shared, const void* global, bool present) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                   static_cast<unsigned>(__cvta_generic_to_shared(shared))),
-               "l"(global), "r"(present ? 16 : 0));
-}
-__device__ void copies_begun() {
-  asm volatile("cp.async.commit_group;");
-}
-template <int kLeft>
-__device__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
-}
-template <bool kTransposed>
-__device__ void load_matrices(std::uint32_t (&to)[4], const void* shared) {
-  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  if constexpr (kTransposed) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(address)
-                 : "memory");
-  } else {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(address)
-                 : "memory");
-  }
-}
-__device__ float power_of_two(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-#endif
 
 /// A tile of rows of kDim values; 16-byte pieces are exchanged within a row so that eight rows' equal pieces
 /// lie in different banks.
@@ -93,7 +58,7 @@ __global__ void __launch_bounds__(kWarps * 32)
     }
   };
   if (begin < end) fetch(begin);
-  copies_begun();
+  commit_copies();
 
   for (int i = threadIdx.x; i < kTileRows * kPieces; i += kWarps * 32) {
     const int row = i / kPieces, index = i % kPieces;
@@ -118,7 +83,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   const int position = tile.start + warp * 16 + lane / 4;  // of rows 0 … 7; the others are 8 further
   for (int index = begin; index < end; ++index) {
     if (index + 1 < end) fetch(index + 1);
-    copies_begun();
+    commit_copies();
     wait_for_copies<1>();
     __syncthreads();
     const SharedTile<kDim> keys = key_tile(index), values = value_tile(index);
