@@ -277,7 +277,7 @@ cudaError_t launch_dim(const Launch& launch, const StepTables& tables, const Att
 }  // namespace
 
 std::size_t split_floats(int rows, int heads, int head_dim, int splits) {
-  // A group of heads may be wider than what is left of a KV head's queries: less than twice as many.
+  // A group of heads may be wider than what is left of a KV head's queries: up to four times as many.
   return static_cast<std::size_t>(rows) * static_cast<std::size_t>(heads) * 4 *
          static_cast<std::size_t>(head_dim + 2) * static_cast<std::size_t>(splits);
 }
