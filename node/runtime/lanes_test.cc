@@ -3,8 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <future>
+#include <mutex>
+#include <set>
 #include <system_error>
 
 #include "common/net/server.h"
@@ -20,17 +21,24 @@ const std::string kNobody = "http://127.0.0.1:1";  // refuses at once
 class Events final : public LaneEvents {
  public:
   void frame_done(std::uint64_t, StatusOr<std::vector<wire::SegmentAnswer>>) override {}
-  void ask_done(std::uint64_t id, StatusOr<wire::CursorsReply>) override { last_ = id; }
+  void ask_done(std::uint64_t id, StatusOr<wire::CursorsReply>) override {
+    const std::lock_guard lock(mutex_);
+    came_.insert(id);
+  }
   void tokens_done(std::uint64_t, StatusOr<std::vector<wire::TokenAnswer>>) override {}
   void report_done(std::uint64_t, const Status&) override {}
 
-  bool came(std::uint64_t id) const { return last_ == id; }
+  bool came(std::uint64_t id) const {
+    const std::lock_guard lock(mutex_);
+    return came_.contains(id);
+  }
   void wait_for(std::uint64_t id) const {
     while (!came(id)) std::this_thread::yield();
   }
 
  private:
-  std::atomic<std::uint64_t> last_ = 0;
+  mutable std::mutex mutex_;
+  std::set<std::uint64_t> came_;
 };
 
 pipeline::OutAsk ask(const std::string& url, std::uint64_t id = 1) {

@@ -59,8 +59,10 @@ TEST_F(NodeRuntimeTest, APromptFlowsThroughThreeNodesAndTokensComeStraightBack) 
 TEST_F(NodeRuntimeTest, AnOpeningMakesTheConnectionsOfBothLanesBeforeAnythingIsSent) {
   TestHead::Session session = this->session();
   head_.open(session, route());
+  const TimePoint deadline = SteadyClock().now() + seconds(20);
   for (TestNode* next : {&middle_, &last_}) {
-    while (next->connections() < 2) std::this_thread::yield();
+    while (next->connections() < 2 && SteadyClock().now() < deadline) std::this_thread::yield();
+    EXPECT_GE(next->connections(), 2u);
   }
   EXPECT_EQ(first_.node().figures().links[0].frames, 0u);
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
 #include <utility>
 
 #include "common/hub/open_model.h"
@@ -22,6 +23,13 @@ std::shared_ptr<hub::Checkpoint> any_checkpoint() {
   return *checkpoint;
 }
 
+/// Below the range that Linux takes for sockets without a port: no other program gets it while the node is
+/// down.
+int any_port() {
+  std::random_device random;
+  return std::uniform_int_distribution(15'000, 32'000)(random);
+}
+
 }  // namespace
 
 TestNode::TestNode(const ModelIdentity& identity, LayerRange layers, int port, NodeOptions options)
@@ -38,10 +46,14 @@ TestNode::TestNode(const ModelIdentity& identity, LayerRange layers, int port, N
   context.identity = std::make_shared<const KeyPair>(KeyPair::generate());
   context.tracker = [] { return std::nullopt; };
   context.check_fresh = [](const wire::Freshness&) { return absl::OkStatus(); };
-  net::ServerOptions server;
-  server.listen = "127.0.0.1:" + std::to_string(port);
-  auto started =
-      net::Server::start(server, session_routes(*node_, context), std::make_shared<NodeAccess>(std::nullopt));
+  const auto start = [&](int at) {
+    net::ServerOptions server;
+    server.listen = "127.0.0.1:" + std::to_string(at);
+    return net::Server::start(server, session_routes(*node_, context),
+                              std::make_shared<NodeAccess>(std::nullopt));
+  };
+  auto started = start(port == 0 ? any_port() : port);
+  while (!started.ok() && port == 0) started = start(any_port());
   EXPECT_TRUE(started.ok()) << started.status();
   server_ = *std::move(started);
   port_ = server_->port();
