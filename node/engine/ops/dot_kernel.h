@@ -13,7 +13,7 @@ constexpr int kDotWideRows = kLanes == 16 ? kDotRows : kLanes == 8 ? 2 : 1;
 /// than about 1 KiB was slower again.
 constexpr std::int64_t kStreamAhead = 768;
 /// Up to here codes are decoded for each tile; for more rows once into a buffer.
-constexpr int kDecodedRows = 4;
+constexpr int kDecodedRows = kLanes == 16 ? 4 : 1;
 
 /// All inputs of one chain, for one panel and a tile of rows.
 struct DotTile {
