@@ -99,5 +99,21 @@ TEST_F(CheckpointTest, ReleasedTensorsAreNotResident) {
   EXPECT_EQ(*(*checkpoint)->resident_bytes(), 0u);
 }
 
+TEST_F(CheckpointTest, ReadingAheadTouchesNothingAndNeverFails) {
+  write("m/config.json", "{}");
+  const std::string data(3 << 20, 'd');
+  ASSERT_TRUE(safetensors::write_safetensors(folder_ / "m/model.safetensors",
+                                             {{"x", Dtype::kU8, {data.size()}, data}})
+                  .ok());
+  const auto checkpoint = Checkpoint::open(*open_folder(folder_ / "m"));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  (*checkpoint)->read_ahead("x", 1 << 20, 1 << 20);
+  (*checkpoint)->read_ahead("x", 2 << 20, ~std::uint64_t{0});  // as many as there are
+  (*checkpoint)->read_ahead("x", data.size(), 1);
+  (*checkpoint)->read_ahead("absent", 0, 1);
+  EXPECT_EQ(*(*checkpoint)->resident_bytes(), 0u);
+  EXPECT_EQ(*(*checkpoint)->tensor("x"), data);
+}
+
 }  // namespace
 }  // namespace mesh::hub

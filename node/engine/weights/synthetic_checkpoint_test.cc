@@ -119,5 +119,16 @@ TEST(SyntheticCheckpoint, RefusesConfigsThatStateQuantisedWeights) {
   EXPECT_THAT(std::string(message_of(refused.status())), HasSubstr("quantization_config"));
 }
 
+TEST(SyntheticCheckpoint, SaysWhatATensorIsMadeOfAndRealOnesDoNot) {
+  const auto one = synthetic("tiny-llama", 1), same = synthetic("tiny-llama", 1),
+             two = synthetic("tiny-llama", 2);
+  ASSERT_TRUE(one->made_of(kQuery).has_value());
+  EXPECT_EQ(one->made_of(kQuery), same->made_of(kQuery));
+  EXPECT_NE(one->made_of(kQuery), two->made_of(kQuery));
+  EXPECT_NE(one->made_of(kQuery), one->made_of("model.layers.1.self_attn.q_proj.weight"));
+  EXPECT_FALSE(one->made_of("model.nothing").has_value());
+  EXPECT_FALSE(open_checkpoint(golden_folder("tiny-llama"))->made_of(kQuery).has_value());
+}
+
 }  // namespace
 }  // namespace mesh::engine::testing
