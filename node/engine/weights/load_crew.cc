@@ -1,5 +1,7 @@
 #include "node/engine/weights/load_crew.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <new>
 #include <thread>
@@ -28,6 +30,8 @@ Status LoadMeter::cancelled() const {
 
 /// The threads of one run_load_tasks().
 class LoadCrew {
+  static constexpr int kLessUrgent = 10;
+
  public:
   LoadCrew(const std::vector<LoadTask>& tasks, LoadMeter& meter)
       : tasks_(tasks), meter_(meter), results_(tasks.size()) {
@@ -65,6 +69,8 @@ class LoadCrew {
 
  private:
   void work(std::size_t crew) {
+    // Of this thread alone: steps of running sessions come first where cores are few.
+    ::setpriority(PRIO_PROCESS, 0, ::getpriority(PRIO_PROCESS, 0) + kLessUrgent);
     for (std::size_t i = next_++; i < tasks_.size() && !meter_.stopped(); i = next_++) {
       // The others of the crew are at the tasks before that one.
       if (i + crew < tasks_.size()) tasks_[i + crew].announce();

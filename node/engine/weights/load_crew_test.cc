@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <latch>
 #include <new>
@@ -44,6 +45,22 @@ TEST(LoadCrew, TasksRunBesideEachOther) {
     return absl::OkStatus();
   };
   EXPECT_TRUE(run_load_tasks({task("one", meet), task("two", meet)}, meter, {}).ok());
+}
+
+TEST(LoadCrew, StepsComeFirst) {
+  LoadMeter meter(0);
+  const int before = ::getpriority(PRIO_PROCESS, 0);  // of this thread; a larger value is less urgent
+  if (before >= 19) GTEST_SKIP() << "this process has the lowest priority";
+  int during = before;
+  ASSERT_TRUE(run_load_tasks({task("part",
+                                   [&] {
+                                     during = ::getpriority(PRIO_PROCESS, 0);
+                                     return absl::OkStatus();
+                                   })},
+                             meter, {})
+                  .ok());
+  EXPECT_GT(during, before);
+  EXPECT_EQ(::getpriority(PRIO_PROCESS, 0), before);
 }
 
 TEST(LoadCrew, AnErrorIsNamedAndEndsTheOthers) {
