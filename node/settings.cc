@@ -100,6 +100,8 @@ void declare_node_settings(config::Settings& settings, NodeSettings& values) {
           "quarter of what is free less 1 GiB with a GPU, 0 with a CPU")
       .integer("threads", values.threads, 0, 1024, "CPU threads of a step; 0: cores divided by programs")
       .choice("device", values.device, {"auto", "cpu", "cuda"}, "where layers run")
+      .choice("cuda-path", values.cuda_path, {"graphs", "launches", "ampere", "portable", "eager"},
+              "what a GPU may use, for comparisons; graphs: everything")
       .choice("dtype", values.dtype, {"auto", "bfloat16", "float32"}, "compute type")
       .list("quantization", values.quantization,
             "what models may be quantised to here, best first: bfloat16 (not at all), int8, nf4, fp8")

@@ -19,6 +19,7 @@ struct NodeSettings {
   std::optional<std::uint64_t> spill_memory;
   std::int64_t threads = 0;
   std::string device = "auto";
+  std::string cuda_path = "graphs";
   std::string dtype = "auto";
   std::vector<std::string> quantization = {"bfloat16"};
   std::string cache_dir;

@@ -76,6 +76,8 @@ void declare_tracker_settings(config::Settings& settings, TrackerSettings& value
       .text("admin-listen", values.admin_listen, "ADDRESS:PORT for metrics and coverage")
       .text("data-dir", values.data_dir, "where this tracker's key, store and hashes are kept")
       .choice("device", values.device, {"auto", "cpu", "cuda"}, "where the head's layers run")
+      .choice("cuda-path", values.cuda_path, {"graphs", "launches", "ampere", "portable", "eager"},
+              "what a GPU may use, for comparisons; graphs: everything")
       .choice("quantization", values.quantization, {"bfloat16", "int8", "nf4", "fp8"},
               "what models are quantised to when they are loaded; bfloat16: not at all")
       .choice("dtype", values.dtype, {"auto", "bfloat16", "float32"}, "compute type of the models served")

@@ -18,6 +18,7 @@ struct TrackerSettings {
   std::vector<std::string> models;
   std::string data_dir;
   std::string device = "auto";
+  std::string cuda_path = "graphs";
   std::string dtype = "auto";
   std::string quantization = "bfloat16";
   std::optional<std::uint64_t> memory;

@@ -58,6 +58,10 @@ class CudaOps final : public DeviceOps {
                                                         Element element) override {
     return make_linear_loader(device_, out, in, element);
   }
+  StatusOr<std::unique_ptr<QuantisedLoader>> quantised_loader(std::int64_t out, std::int64_t in,
+                                                              ops::MatrixFormat format) override {
+    return make_quantised_loader(device_, out, in, format);
+  }
   std::int64_t kv_block_bytes(std::int64_t kv_heads, std::int64_t head_dim, Element element) const override {
     return 2 * ops::KvLayout::kBlock * kv_heads * head_dim * ops::element_size(element);
   }
@@ -112,7 +116,7 @@ class CudaOps final : public DeviceOps {
     return finite;
   }
   void embed(const LinearWeight& table, std::span<const std::int32_t> rows, Matrix out) override {
-    run([&] { view(out).copy_(own(table).weight.index_select(0, to_gpu(rows, at::kInt))); });
+    run([&] { view(out).copy_(own(table).values(at::kFloat, to_gpu(rows, at::kInt))); });
   }
 
   /// bfloat16 compute: both operands bfloat16, sums and result float32.
@@ -120,10 +124,10 @@ class CudaOps final : public DeviceOps {
     run([&] {
       const CudaLinear& matrix = own(weight);
       at::Tensor product;
-      if (float32_ || matrix.weight.scalar_type() == at::kFloat) {
-        product = at::mm(view(x), matrix.weight.to(at::kFloat).t());
+      if (float32_ || (!matrix.is_coded() && matrix.weight.scalar_type() == at::kFloat)) {
+        product = at::mm(view(x), matrix.values(at::kFloat).t());
       } else {
-        product = at::mm(view(x).to(at::kBFloat16), matrix.weight.t(), at::kFloat);
+        product = at::mm(view(x).to(at::kBFloat16), matrix.values(at::kBFloat16).t(), at::kFloat);
       }
       if (matrix.bias.defined()) product.add_(matrix.bias);
       at::Tensor target = view(y);

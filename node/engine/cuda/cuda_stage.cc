@@ -11,6 +11,7 @@
 #include "node/engine/cuda/cuda_linear.h"
 #include "node/engine/cuda/graph_cache.h"
 #include "node/engine/cuda/kernels/gated_linear.h"
+#include "node/engine/cuda/products.h"
 #include "node/engine/cuda/step_buffers.h"
 
 namespace mesh::engine::cuda {
@@ -24,6 +25,10 @@ void check(cudaError_t error) {
 
 const CudaLinear& own(const LinearWeight& weight) {
   return static_cast<const CudaLinear&>(weight);
+}
+bool has_codes(const StageLayer& layer) {
+  return own(*layer.qkv).is_coded() || own(*layer.attention_out).is_coded() ||
+         own(*layer.mlp_in).is_coded() || own(*layer.mlp_out).is_coded();
 }
 const float* bias_of(const CudaLinear& linear) {
   return linear.bias.defined() ? linear.bias.data_ptr<float>() : nullptr;
@@ -45,7 +50,7 @@ struct Pending {
 
 class Stage final : public StageForward {
  public:
-  Stage(int device, const StageOptions& options) : device_(device), options_(options) {
+  Stage(int device, const StageOptions& options) : options_(options) {
     const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
     stream_.emplace(c10::cuda::getStreamFromPool(true, static_cast<c10::DeviceIndex>(device)));
     int major = 0, minor = 0, processors = 0;
@@ -56,14 +61,17 @@ class Stage final : public StageForward {
     options_.overlap &= major >= 9;
     options_.warpgroups &= has_gated_linear(major, minor);
     launch_ = {stream_->stream(), options_.overlap, processors, options_.tensor_cores};
+    products_.use_tensor_cores(options_.tensor_cores);
   }
 
   bool takes(const StageModel& model) const override {
     const StageShape& shape = model.shape;
     const auto pairs = static_cast<std::int64_t>(model.frequencies.size());
     const auto fits = [](const LinearWeight* weight) {
-      return weight == nullptr ||
-             (own(*weight).weight.scalar_type() == at::kBFloat16 && weight->in_features() % 8 == 0);
+      if (weight == nullptr) return true;
+      const CudaLinear& linear = own(*weight);
+      if (!linear.is_coded()) return linear.weight.scalar_type() == at::kBFloat16 && linear.in % 8 == 0;
+      return linear.in % 64 == 0 && linear.coded.group % 64 == 0;
     };
     const auto layer_fits = [&](const StageLayer& layer) {
       return fits(layer.qkv) && fits(layer.attention_out) && fits(layer.mlp_in) && fits(layer.mlp_out);
@@ -77,10 +85,13 @@ class Stage final : public StageForward {
     return guarded([&] {
       const c10::InferenceMode inference;
       const c10::cuda::CUDAStreamGuard guard(*stream_);
-      if (!buffers_ || !buffers_->serves(model.shape)) {
+      StageShape shape = model.shape;
+      shape.quantised = std::ranges::any_of(model.layers, has_codes);
+      if (!buffers_ || !buffers_->serves(shape)) {
         graphs_.clear();
         buffers_.reset();
-        buffers_ = std::make_unique<StepBuffers>(model.shape);
+        buffers_ = std::make_unique<StepBuffers>(shape);
+        products_.resize(StepBuffers::values_for(shape));
       }
       forward(model, batch);
     });
@@ -101,9 +112,10 @@ class Stage final : public StageForward {
     }
     StepBuffers& to = *buffers_;
     const StepTables tables = to.tables();
-    check(input_rows(launch_, tables,
-                     model.tokens == nullptr ? nullptr : own(*model.tokens).weight.data_ptr(), to.staging,
-                     to.x, plan.rows, hidden));
+    const CudaLinear* tokens = model.tokens == nullptr ? nullptr : &own(*model.tokens);
+    const bool plain = tokens != nullptr && !tokens->is_coded();
+    check(input_rows(launch_, tables, plain ? tokens->weight.data_ptr() : nullptr,
+                     tokens == nullptr ? CodedMatrix{} : tokens->coded, to.staging, to.x, plan.rows, hidden));
     const auto pairs = static_cast<int>(model.frequencies.size());
     if (pairs > 0) {
       check(rotation_table(launch_, tables.rotary, to.frequencies(), model.rotation_scale, to.cos, to.sin,
@@ -260,29 +272,22 @@ class Stage final : public StageForward {
     if (counts) ++(graph ? graph_forwards_ : launched_forwards_);
   }
 
-  /// y float32 ← W·x.
-  static void product(const LinearWeight& weight, const void* x, int rows, float* y) {
-    const CudaLinear& linear = own(weight);
-    at::Tensor out = at::from_blob(y, {rows, linear.weight.size(0)}, on_gpu(at::kFloat));
-    at::mm_out(out, matrix(x, rows, linear.weight.size(1)), linear.weight.t(), at::kFloat);
-  }
-  static at::Tensor matrix(const void* data, std::int64_t rows, std::int64_t cols) {
-    return at::from_blob(const_cast<void*>(data), {rows, cols}, on_gpu(at::kBFloat16));
-  }
   /// W·x (+ bias) of few rows; with `norm` x is float32 and normalised first.
   void stream(const StageModel& model, const LinearWeight& weight, const float* bias, const void* x,
               const float* norm, int rows, StreamStore store, void* y) {
-    const at::Tensor& values = own(weight).weight;
-    check(stream_linear(launch_, {.weight = values.data_ptr(),
-                                  .bias = bias,
-                                  .out = static_cast<int>(values.size(0)),
-                                  .in = static_cast<int>(values.size(1)),
-                                  .x = x,
-                                  .norm = norm,
-                                  .epsilon = model.epsilon,
-                                  .rows = rows,
-                                  .store = store,
-                                  .y = y}));
+    check(products_.stream(launch_, own(weight),
+                           {.bias = bias,
+                            .x = x,
+                            .norm = norm,
+                            .epsilon = model.epsilon,
+                            .rows = rows,
+                            .store = store,
+                            .y = y}));
+  }
+  /// y ← W·x of more rows, x and y without gaps.
+  void product(const LinearWeight& weight, const void* x, int rows, void* y,
+               at::ScalarType type = at::kFloat) {
+    products_.multiply(launch_, own(weight), x, rows, y, type);
   }
 
   AttentionRows attention_of(const StageModel& model, const StageLayer& layer, std::size_t index) const {
@@ -314,19 +319,23 @@ class Stage final : public StageForward {
     }
   }
 
-  /// x += W·y; the bias is pending for the next norm.
+  /// x += W·y: at once, or by what is pending for the next norm.
   void add_product(const LinearWeight& weight, const void* y, int rows, Pending& pending) {
-    const CudaLinear& linear = own(weight);
-    at::Tensor sums = at::from_blob(buffers_->x, {rows, linear.weight.size(0)}, on_gpu(at::kFloat));
-    at::addmm_out(sums, sums, matrix(y, rows, linear.weight.size(1)), linear.weight.t(), at::kFloat);
-    pending = {nullptr, bias_of(linear)};
+    const float* bias = bias_of(own(weight));
+    if (own(weight).is_coded()) {
+      product(weight, y, rows, buffers_->delta);
+      pending = {buffers_->delta, bias};
+    } else {
+      Products::add(own(weight), y, rows, buffers_->x);
+      pending = {nullptr, bias};
+    }
   }
   /// gated ← silu(gate) · up of W·normed.
   void gated_product(const StageModel& model, const LinearWeight& weight, int rows) {
     StepBuffers& to = *buffers_;
     const float* bias = bias_of(own(weight));
     const int inner = static_cast<int>(model.shape.intermediate);
-    if (options_.warpgroups && rows <= kGatedRows) {
+    if (options_.warpgroups && rows <= kGatedRows && !own(weight).is_coded()) {
       check(gated_linear(launch_, {.weight = own(weight).weight.data_ptr(),
                                    .bias = bias,
                                    .inner = inner,
@@ -336,8 +345,7 @@ class Stage final : public StageForward {
                                    .y = to.gated}));
       return;
     }
-    at::Tensor wide = matrix(to.wide, rows, weight.out_features());
-    at::mm_out(wide, matrix(to.normed, rows, weight.in_features()), own(weight).weight.t());
+    product(weight, to.normed, rows, to.wide, at::kBFloat16);
     check(silu_mul_rows(launch_, to.wide, bias, to.gated, rows, inner));
   }
 
@@ -385,11 +393,11 @@ class Stage final : public StageForward {
         best_tokens(launch_, to.logits, rows, static_cast<int>(model.shape.vocab), to.best_scratch, to.best));
   }
 
-  const int device_;
   StageOptions options_;
   std::optional<c10::cuda::CUDAStream> stream_;
   Launch launch_;
   std::unique_ptr<StepBuffers> buffers_;
+  Products products_;
   GraphCache graphs_;
   std::atomic<std::uint64_t> graph_forwards_ = 0, launched_forwards_ = 0;
 };
@@ -401,7 +409,7 @@ std::unique_ptr<StageForward> make_cuda_stage(int device, const StageOptions& op
 }
 
 std::uint64_t cuda_stage_bytes(const StageShape& shape) {
-  return StepBuffers::bytes_for(shape);
+  return StepBuffers::bytes_for(shape) + static_cast<std::uint64_t>(StepBuffers::values_for(shape)) * 2;
 }
 
 }  // namespace mesh::engine::cuda

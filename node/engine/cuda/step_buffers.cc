@@ -70,10 +70,17 @@ std::uint64_t StepBuffers::bytes_for(const StageShape& shape) {
   return pieces.used();
 }
 
+std::int64_t StepBuffers::values_for(const StageShape& shape) {
+  if (!shape.quantised) return 0;
+  const std::int64_t width = (shape.query_heads + 2 * shape.kv_heads) * shape.head_dim;
+  return shape.hidden * std::max(2 * shape.intermediate, width);
+}
+
 bool StepBuffers::serves(const StageShape& shape) const {
   return shape.hidden == shape_.hidden && shape.intermediate == shape_.intermediate &&
-         shape.vocab == shape_.vocab && shape.query_heads == shape_.query_heads &&
-         shape.kv_heads == shape_.kv_heads && shape.head_dim == shape_.head_dim;
+         shape.vocab == shape_.vocab && shape.quantised == shape_.quantised &&
+         shape.query_heads == shape_.query_heads && shape.kv_heads == shape_.kv_heads &&
+         shape.head_dim == shape_.head_dim;
 }
 
 StepBuffers::StepBuffers(const StageShape& shape) : shape_(shape) {

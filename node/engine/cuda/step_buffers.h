@@ -27,6 +27,8 @@ class StepBuffers {
   StepBuffers(const StepBuffers&) = delete;
 
   static std::uint64_t bytes_for(const StageShape& shape);
+  /// Values of the largest matrix of a layer, if matrices are quantised.
+  static std::int64_t values_for(const StageShape& shape);
   bool serves(const StageShape& shape) const;
 
   /// Host tables, filled by the caller and sent by send().

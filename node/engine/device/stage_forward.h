@@ -17,6 +17,7 @@ class LinearWeight;
 struct StageShape {
   std::int64_t hidden = 0, intermediate = 0, vocab = 0;
   std::int64_t query_heads = 0, kv_heads = 0, head_dim = 0;
+  bool quantised = false;  ///< some of its matrices
 };
 
 /// A layer's weights, device memory. A layer is pre-norm with RMS norms, rotation and a gated MLP with SiLU.

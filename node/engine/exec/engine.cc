@@ -41,7 +41,7 @@ class LocalEngine final : public Engine {
                           plan_shard(context(), checkpoint, identity, spec));
     ShardNeeds needs = needs_of(*plan);
     const std::lock_guard lock(working_mutex_);
-    const std::uint64_t working = working_bytes(decoder_of(*plan));
+    const std::uint64_t working = working_bytes(decoder_of(*plan), is_quantised(*plan));
     needs.working_bytes = working > working_.bytes() ? working - working_.bytes() : 0;
     const std::uint64_t free = budget_.totals().free();
     if (needs.total() > free) {
@@ -57,7 +57,7 @@ class LocalEngine final : public Engine {
     const LoadContext load = context();
     MESH_ASSIGN_OR_RETURN(const std::shared_ptr<ShardPlan> plan,
                           plan_shard(load, checkpoint, identity, spec));
-    MESH_RETURN_IF_ERROR(set_aside(working_bytes(decoder_of(*plan))));
+    MESH_RETURN_IF_ERROR(set_aside(working_bytes(decoder_of(*plan), is_quantised(*plan))));
     MESH_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedShard> shard,
                           load_shard(load, checkpoint, *plan, progress));
     return std::shared_ptr<const Shard>(std::move(shard));
@@ -133,8 +133,10 @@ class LocalEngine final : public Engine {
             compute_ == ComputeType::kBfloat16 ? WeightFormat::kBfloat16 : WeightFormat::kFloat32};
   }
 
-  std::uint64_t working_bytes(const DecoderSpec& spec) const {
-    return Workspace::bytes_for(spec) + ops_->stage_bytes(stage_shape(spec));
+  std::uint64_t working_bytes(const DecoderSpec& spec, bool quantised) const {
+    StageShape shape = stage_shape(spec);
+    shape.quantised = quantised;
+    return Workspace::bytes_for(spec) + ops_->stage_bytes(shape);
   }
 
   /// Reserves the working space of steps, which stays.

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -92,6 +93,31 @@ TEST_P(Quantised, LogitsAreThoseOfTheWeightsThatTheCodesMean) {
     RecordProperty("kl_from_bfloat16", fmt::format("{:.6f}", from_original));
     fmt::print("{}: KL(bf16 ‖ ours) {:.6f}, the reference's {:.6f}\n", GetParam().name, from_original,
                expected.divergence);
+  }
+}
+
+/// On a machine with a GPU; MESHNET_CUDA_LIBRARY names libmeshnet_cuda.so.
+TEST_P(Quantised, EveryPathOfAGpuIsAsGood) {
+  const char* library = std::getenv("MESHNET_CUDA_LIBRARY");
+  if (library == nullptr) GTEST_SKIP() << "MESHNET_CUDA_LIBRARY is not set";
+  const Reference expected = reference(GetParam().name);
+  const std::vector<float> logits = golden_tensor(GetParam().name + std::string(".logits"));
+  for (const CudaPath path :
+       {CudaPath::kGraphs, CudaPath::kLaunches, CudaPath::kAmpere, CudaPath::kPortable, CudaPath::kEager}) {
+    const auto engine = Engine::create({.device = Device::kCuda,
+                                        .compute = ComputeType::kBfloat16,
+                                        .memory_bytes = std::uint64_t{1} << 30,
+                                        .cuda_library = library,
+                                        .cuda_path = path});
+    ASSERT_TRUE(engine.ok()) << message_of(engine.status());
+    const auto shard = load_all(**engine, quantised_folder(GetParam().folder), GetParam().asked);
+    for (const std::size_t chunk : {std::size_t{1}, std::size_t{2}, std::size_t{7}, expected.ids.size()}) {
+      Chain chain(**engine, shard, {1}, HiddenType::kFloat32, 64);
+      EXPECT_LE(divergence(logits, chain.logits(expected.ids, chunk), 256), 0.002)
+          << "path " << static_cast<int>(path) << " chunk " << chunk;
+    }
+    const ForwardCounts counts = (*engine)->forward_counts();
+    EXPECT_EQ(counts.ops > 0, path == CudaPath::kEager) << static_cast<int>(path);
   }
 }
 

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "node/engine/cuda/kernels/coded_matrix.h"
+
 /// The fused path's kernels: plain pointers and a stream, no torch. Activations of T rows lie without gaps
 /// unless a stride is given; the residual stream, qkv and logits are float32, what enters a product is
 /// bfloat16. Every function only enqueues. With `overlap` a launch may begin while the one ahead of it ends
@@ -12,9 +14,10 @@
 namespace mesh::engine::cuda {
 
 inline constexpr int kKvBlock = 128;
-inline constexpr int kStreamRows = 2;  ///< most rows of stream_linear
-inline constexpr int kMaxSplits = 32;  ///< most pieces of one row's keys
-inline constexpr int kTileRows = 64;   ///< query rows of one tile of tile_attention
+inline constexpr int kStreamRows = 2;   ///< most rows of stream_linear
+inline constexpr int kCodedRows = 64;   ///< most rows of tile_codes
+inline constexpr int kMaxSplits = 32;   ///< most pieces of one row's keys
+inline constexpr int kTileRows = 64;    ///< query rows of one tile of tile_attention
 inline constexpr int kMostCluster = 8;  ///< most pieces of a tile's keys on warpgroups
 
 struct Launch {
@@ -61,10 +64,10 @@ struct HeadPreparation {
   int pairs = 0;  ///< a multiple of 8, 2 · pairs ≤ head_dim
 };
 
-/// x [T, H] ← embedding rows [V, H], or hidden states of `staging`, each row 4 · H bytes after the one
-/// before.
+/// x [T, H] ← embedding rows [V, H] in bfloat16, or those of `coded` where it has rows; or hidden states of
+/// `staging`, each row 4 · H bytes after the one before.
 cudaError_t input_rows(const Launch& launch, const StepTables& tables, const void* embedding,
-                       const void* staging, float* x, int rows, int hidden);
+                       const CodedMatrix& coded, const void* staging, float* x, int rows, int hidden);
 /// cos, sin [T, pairs] of rotary position · frequency (a float32 product), times scale.
 cudaError_t rotation_table(const Launch& launch, const int* positions, const float* frequencies, float scale,
                            float* cos, float* sin, int rows, int pairs);
@@ -97,7 +100,7 @@ enum class StreamStore : int {
   kSiluMul,  ///< y bfloat16 [T, out/2] ← silu(gate) · up; W's first half are gate rows
 };
 struct StreamLinear {
-  const void* weight = nullptr;  ///< [out, in] bfloat16, in a multiple of 8
+  const void* weight = nullptr;  ///< [out, in] bfloat16, in a multiple of 8; or `coded`
   const float* bias = nullptr;   ///< [out] or null
   int out = 0, in = 0;
   const void* x = nullptr;      ///< [rows, in] bfloat16, or float32 when norm is given
@@ -106,8 +109,25 @@ struct StreamLinear {
   int rows = 0;  ///< 1 … kStreamRows
   StreamStore store = StreamStore::kAssign;
   void* y = nullptr;  ///< [rows, out], no gaps
+  CodedMatrix coded = {};  ///< with rows: instead of `weight`; in and group multiples of 64
 };
+/// Quantised weights meet inputs in half precision, scaled so that the largest fits: not rounded to bfloat16.
 cudaError_t stream_linear(const Launch& launch, const StreamLinear& linear);
+cudaError_t stream_codes(const Launch& launch, const StreamLinear& linear);
+
+/// y [rows, out], float32 or bfloat16, ← W·x, x [rows, in] bfloat16; in and group multiples of 64, up to
+/// kCodedRows rows (compute capability 8.0).
+cudaError_t tile_codes(const Launch& launch, const CodedMatrix& matrix, const void* x, int rows, void* y,
+                       bool to_bfloat16);
+/// to [count, in], float32 or bfloat16, ← rows `rows` (null: the first ones) of the matrix.
+cudaError_t dequantise(const Launch& launch, const CodedMatrix& matrix, const int* rows, int count, void* to,
+                       bool to_bfloat16);
+/// Rows [first, first + rows) of the matrix ← codes [rows, ops::code_bytes(in)] and scales [rows, in /
+/// group].
+cudaError_t pack_codes(cudaStream_t stream, const CodedMatrix& matrix, const void* codes, const float* scales,
+                       int first, int rows);
+/// Codes and scales like those of normal(0, deviation) weights, a function of seed and place alone.
+cudaError_t fill_codes(cudaStream_t stream, const CodedMatrix& matrix, std::uint64_t seed, float deviation);
 
 /// q of attention: rows of T × (heads + 2 kv_heads) × head_dim float32 as the product left them.
 struct AttentionRows {

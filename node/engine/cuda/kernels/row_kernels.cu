@@ -1,5 +1,6 @@
-#include "node/engine/cuda/kernels/device.cuh"
+#include "node/engine/cuda/kernels/codes.cuh"
 #include "node/engine/cuda/kernels/launch.cuh"
+#include "node/engine/cuda/kernels/normal_pair.cuh"
 
 // What works on one row at a time: input, rotation table, norms, activation.
 namespace mesh::engine::cuda {
@@ -7,15 +8,18 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void read_rows(const StepTables tables, const Bf* embedding, const std::byte* staging, float* x,
-                          int hidden) {
+__global__ void read_rows(const StepTables tables, const Bf* embedding, const CodedMatrix coded,
+                          const std::byte* staging, float* x, int hidden) {
   wait_for_previous_launch();
   let_next_launch_begin();
   const int row = blockIdx.x, id = tables.ids[row];
   const std::byte* from = staging + std::int64_t{row} * hidden * 4;
   for (int i = threadIdx.x; i < hidden; i += blockDim.x) {
     float value = 0;
-    if (id >= 0) value = __bfloat162float(embedding[std::int64_t{id} * hidden + i]);
+    if (id >= 0) {
+      value = coded.rows != nullptr ? coded_weight(coded, id, i)
+                                     : __bfloat162float(embedding[std::int64_t{id} * hidden + i]);
+    }
     if (id == kNarrowRow) value = __bfloat162float(reinterpret_cast<const Bf*>(from)[i]);
     if (id == kWideRow) value = reinterpret_cast<const float*>(from)[i];
     x[std::int64_t{row} * hidden + i] = value;
@@ -139,20 +143,6 @@ __global__ void round_values(const float* from, Bf* to, std::int64_t count) {
   *reinterpret_cast<uint2*>(to + at) = make_uint2(narrow(value.x, value.y), narrow(value.z, value.w));
 }
 
-/// Two normal values of seed and index (SplitMix64, then Box and Muller).
-__device__ float2 normal_pair(std::uint64_t seed, std::uint64_t index) {
-  std::uint64_t z = seed + (index + 1) * 0x9e3779b97f4a7c15ull;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  z ^= z >> 31;
-  const float u = (static_cast<float>(z >> 40) + 0.5f) * 0x1p-24f,
-              v = static_cast<float>(z & 0xffffff) * 0x1p-24f;
-  const float radius = sqrtf(-2 * logf(u));
-  float s = 0, c = 0;
-  sincospif(2 * v, &s, &c);
-  return {radius * c, radius * s};
-}
-
 __global__ void normal_values(void* values, bool bfloat16, std::int64_t count, std::uint64_t seed,
                               float deviation) {
   const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
@@ -176,9 +166,9 @@ dim3 blocks(int count) {
 }  // namespace
 
 cudaError_t input_rows(const Launch& launch, const StepTables& tables, const void* embedding,
-                       const void* staging, float* x, int rows, int hidden) {
+                       const CodedMatrix& coded, const void* staging, float* x, int rows, int hidden) {
   return enqueue(launch, read_rows, blocks(rows), kThreads, 0, tables, static_cast<const Bf*>(embedding),
-                 static_cast<const std::byte*>(staging), x, hidden);
+                 coded, static_cast<const std::byte*>(staging), x, hidden);
 }
 
 cudaError_t rotation_table(const Launch& launch, const int* positions, const float* frequencies, float scale,

@@ -3,6 +3,7 @@
 #include "node/engine/cuda/kernels/device.cuh"
 #include "node/engine/cuda/kernels/launch.cuh"
 #include "node/engine/cuda/kernels/staging.cuh"
+#include "node/engine/cuda/kernels/stream_store.cuh"
 
 // Products of a matrix with one or two rows, bound by reading the matrix. Each warp has outputs of its own
 // and waits for no other: while it multiplies eight 16-byte pieces a lane of one output, the next eight are
@@ -66,15 +67,10 @@ struct Stream {
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       if (lane != row) continue;
-      float value = gated ? gate[row] : sums[row];
-      if (linear.bias != nullptr) value += linear.bias[output];
-      const std::int64_t at = std::int64_t{row} * outputs + output;
       if (gated) {
-        const float up = sums[row] + (linear.bias != nullptr ? linear.bias[output + half] : 0.0f);
-        static_cast<Bf*>(linear.y)[at] = __float2bfloat16(value / (1 + __expf(-value)) * up);
+        store_gated(linear, row, output, gate[row], sums[row]);
       } else {
-        float* y = static_cast<float*>(linear.y) + at;
-        *y = linear.store == StreamStore::kAdd ? __ldcg(y) + value : value;
+        store_output(linear, row, output, sums[row]);
       }
     }
   }
@@ -130,6 +126,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) stream_rows(const StreamLin
 }  // namespace
 
 cudaError_t stream_linear(const Launch& launch, const StreamLinear& linear) {
+  if (linear.coded.rows != nullptr) return stream_codes(launch, linear);
   if (linear.rows < 1 || linear.rows > kStreamRows || linear.in % 8 != 0) return cudaErrorInvalidValue;
   const int units = (linear.in + kUnit - 1) / kUnit;
   const std::size_t shared =
