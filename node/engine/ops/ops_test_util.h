@@ -18,6 +18,13 @@ inline std::unique_ptr<CpuBackend> backend_for(CpuPath path, int threads = 2) {
   return backend.ok() ? *std::move(backend) : nullptr;
 }
 
+/// The paths of this machine whose float32 kernels differ: those of kAvx512Bf16 are kAvx512's.
+inline std::vector<CpuPath> float32_paths() {
+  std::vector<CpuPath> paths = available_cpu_paths();
+  std::erase(paths, CpuPath::kAvx512Bf16);
+  return paths;
+}
+
 /// Standard normal values, times `scale`.
 inline std::vector<float> random_values(std::int64_t count, std::uint64_t seed, float scale = 1) {
   std::mt19937_64 engine(seed);

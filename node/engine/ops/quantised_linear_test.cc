@@ -15,7 +15,7 @@ class QuantisedLinear : public testing::TestWithParam<Parameter> {
   const MatrixFormat format_ = std::get<1>(GetParam());
 };
 INSTANTIATE_TEST_SUITE_P(Paths, QuantisedLinear,
-                         testing::Combine(testing::ValuesIn(available_cpu_paths()),
+                         testing::Combine(testing::ValuesIn(float32_paths()),
                                           testing::Values(MatrixFormat::kInt8, MatrixFormat::kNf4,
                                                           MatrixFormat::kFp8)),
                          [](const auto& info) {

@@ -15,7 +15,7 @@ namespace mesh::ops {
 namespace {
 
 class RowOps : public testing::TestWithParam<CpuPath> {};
-INSTANTIATE_TEST_SUITE_P(Paths, RowOps, testing::ValuesIn(available_cpu_paths()), path_name);
+INSTANTIATE_TEST_SUITE_P(Paths, RowOps, testing::ValuesIn(float32_paths()), path_name);
 
 constexpr std::int64_t kWidths[] = {1, 3, 15, 16, 17, 64, 100, 577};
 constexpr std::int64_t kRows = 37;
