@@ -1,31 +1,13 @@
 // Time of each product of quantised matrices alone, at the shapes of an 8B Llama layer, as gpu_kernels_bench
 // does.
 
-#include "tests/bench/gpu_timer.h"
+#include "tests/bench/gpu_layer.h"
 
 namespace mesh::bench {
 namespace {
 
-constexpr int kHidden = 4096, kInner = 14336, kQkv = 6144, kMany = 32;  // kMany: matrices in turn
+constexpr int kMany = 32;  // matrices in turn
 constexpr std::size_t kRows = 64;
-
-struct Shape {
-  const char* name;
-  int out, in;
-  StreamStore store;
-  bool norm;
-};
-constexpr Shape kShapes[] = {{"qkv", kQkv, kHidden, StreamStore::kAssign, true},
-                             {"output", kHidden, kHidden, StreamStore::kAdd, false},
-                             {"gate and up", 2 * kInner, kHidden, StreamStore::kSiluMul, true},
-                             {"down", kHidden, kInner, StreamStore::kAdd, false}};
-
-template <class T>
-T* on_gpu(const std::vector<T>& values) {
-  void* memory = take(values.size() * sizeof(T));
-  must(cudaMemcpy(memory, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-  return static_cast<T*>(memory);
-}
 
 /// Few rows, tensor cores, and the codes made values.
 void products(Bench& bench, ops::MatrixFormat format, const char* name) {
@@ -69,9 +51,7 @@ void products(Bench& bench, ops::MatrixFormat format, const char* name) {
   }
 }
 
-/// The launches of 32 layers for one row at a context of 192, in turn, over as many matrices.
 void chain(Bench& bench, ops::MatrixFormat format, const char* name) {
-  constexpr int kLayers = 32, kHeads = 32, kKvHeads = 8, kDim = 128;
   const int fixed_group = format == ops::MatrixFormat::kNf4   ? 64
                           : format == ops::MatrixFormat::kFp8 ? 128
                                                               : 0;
@@ -86,36 +66,10 @@ void chain(Bench& bench, ops::MatrixFormat format, const char* name) {
     }
     bytes += double(matrices.back().row_bytes()) * shape.out;
   }
-  auto* x = static_cast<float*>(random(kHidden, false));
-  auto* norm = static_cast<const float*>(random(kHidden, false));
-  auto* qkv = static_cast<float*>(take(kQkv * 4));
-  void *attended = take(kHidden * 2), *gated = take(kInner * 2);
-  constexpr std::size_t kLayer = 2 * std::size_t{kKvBlock} * kKvHeads * kDim;
-  auto* cache = static_cast<std::uint16_t*>(random(2 * kLayer * kLayers, true));
-  StepTables tables;
-  tables.place = on_gpu(std::vector<int>{192}), tables.first_block = on_gpu(std::vector<int>{0});
-  tables.blocks = on_gpu(std::vector<std::byte*>{reinterpret_cast<std::byte*>(cache),
-                                                 reinterpret_cast<std::byte*>(cache + kLayer * kLayers)});
-  const auto* angles = static_cast<const float*>(random(kDim, false));
-  const SplitScratch scratch{static_cast<float*>(take(split_floats(1, kHeads, kDim, 4) * 4)),
-                             static_cast<unsigned*>(take(1024))};
-  const auto product = [&](std::size_t which, int layer, const void* from, void* to) {
-    const Shape& shape = kShapes[which];
-    const CodedMatrix& matrix = matrices[which * kLayers + std::size_t(layer % kLayers)];
-    return stream_linear(bench.launch(), {nullptr, nullptr, shape.out, shape.in, from,
-                                          shape.norm ? norm : nullptr, 1e-5f, 1, shape.store, to, matrix});
-  };
-  bench.measure(fmt::format("{} layer of one row", name), bytes, kLayers, [&](int i) {
-    must(product(0, i, x, qkv));
-    AttentionRows work;
-    work.qkv = qkv, work.heads = kHeads, work.scale = 0.088f;
-    work.preparation.cos = work.preparation.sin = angles, work.preparation.pairs = kDim / 2;
-    work.kv = {kKvHeads, kDim, static_cast<std::int64_t>(kLayer * 2 * std::size_t(i % kLayers))};
-    must(row_attention(bench.launch(), tables, work, nullptr, attended, 1, 1, scratch));
-    must(product(1, i, attended, x));
-    must(product(2, i, x, gated));
-    return product(3, i, gated, x);
-  });
+  measure_layer(bench, fmt::format("{} layer of one row", name), bytes,
+                [&](std::size_t which, int layer, StreamLinear& linear) {
+                  linear.coded = matrices[which * kLayers + std::size_t(layer)];
+                });
   for (const CodedMatrix& matrix : matrices) must(cudaFree(matrix.rows));
 }
 

@@ -1,119 +1,21 @@
 // Time of each kernel of the fused path alone, in a graph of many launches over matrices and caches that do
 // not fit in L2, at the shapes of an 8B Llama layer.
 
-#include <cuda_runtime_api.h>
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <cstdlib>
-#include <functional>
-#include <string>
-#include <vector>
-
 #include "node/engine/cuda/kernels/gated_linear.h"
-#include "node/engine/cuda/kernels/kernels.h"
+#include "tests/bench/gpu_layer.h"
 
 namespace mesh::bench {
 namespace {
-using namespace engine::cuda;
 
-constexpr int kHidden = 4096, kInner = 14336, kHeads = 32, kKvHeads = 8, kDim = 128,
-              kQkv = (kHeads + 2 * kKvHeads) * kDim;
 constexpr int kCopies = 16;  // of every matrix
 constexpr int kRows = 512;
 
-void must(cudaError_t error) {
-  if (error == cudaSuccess) return;
-  fmt::print(stderr, "gpu_kernels_bench: {}\n", cudaGetErrorString(error));
-  std::exit(1);
-}
-
-void* take(std::size_t bytes) {
-  void* memory = nullptr;
-  must(cudaMalloc(&memory, bytes));
-  must(cudaMemset(memory, 0, bytes));
-  return memory;
-}
-
-void* random(std::size_t values, bool bfloat16, float deviation = 1) {
-  void* memory = take(values * (bfloat16 ? 2 : 4));
-  must(fill_normal(nullptr, memory, bfloat16, static_cast<std::int64_t>(values), values, deviation));
-  return memory;
-}
-
-template <class T>
-T* on_gpu(const std::vector<T>& values) {
-  void* memory = take(values.size() * sizeof(T));
-  must(cudaMemcpy(memory, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-  return static_cast<T*>(memory);
-}
-
-class Bench {
- public:
-  Bench() {
-    must(cudaStreamCreate(&stream_));
-    must(cudaEventCreate(&begin_));
-    must(cudaEventCreate(&end_));
-    int major = 0;
-    must(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
-    must(cudaDeviceGetAttribute(&launch_.processors, cudaDevAttrMultiProcessorCount, 0));
-    launch_.stream = stream_;
-    launch_.overlap = major >= 9;
-    launch_.tensor_cores = major >= 8;
-  }
-  const Launch& launch() const { return launch_; }
-  void use_tensor_cores(bool use) { launch_.tensor_cores = use; }
-
-  /// `enqueue(i)` for i = 0 … count − 1 as one graph; the best of five replays, for one i.
-  void measure(const std::string& what, double bytes, int count,
-               const std::function<cudaError_t(int)>& enqueue) {
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
-    must(enqueue(0));
-    must(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
-    for (int i = 0; i < count; ++i) must(enqueue(i));
-    must(cudaStreamEndCapture(stream_, &graph));
-    must(cudaGraphInstantiate(&executable, graph, 0));
-    float best = 1e9f;
-    for (int round = 0; round < 6; ++round) {
-      must(cudaEventRecord(begin_, stream_));
-      must(cudaGraphLaunch(executable, stream_));
-      must(cudaEventRecord(end_, stream_));
-      must(cudaEventSynchronize(end_));
-      float milliseconds = 0;
-      must(cudaEventElapsedTime(&milliseconds, begin_, end_));
-      if (round > 0) best = std::min(best, milliseconds);
-    }
-    must(cudaGraphExecDestroy(executable));
-    must(cudaGraphDestroy(graph));
-    const double microseconds = best * 1e3 / count;
-    fmt::print("{:48} {:8.2f} us{}\n", what, microseconds,
-               bytes > 0 ? fmt::format("  {:.2f} TB/s", bytes / microseconds * 1e-6) : "");
-  }
-
- private:
-  Launch launch_;
-  cudaStream_t stream_ = nullptr;
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
-};
-
-struct Shape {
-  const char* name;
-  int out, in;
-  StreamStore store;
-  bool norm;
-};
-
 void products(Bench& bench) {
-  const Shape shapes[] = {{"qkv", kQkv, kHidden, StreamStore::kAssign, true},
-                          {"output", kHidden, kHidden, StreamStore::kAdd, false},
-                          {"gate and up", 2 * kInner, kHidden, StreamStore::kSiluMul, true},
-                          {"down", kHidden, kInner, StreamStore::kAdd, false}};
   const void* wide = random(kRows * kInner, false);
   const void* narrow = random(kRows * kInner, true);
   const auto* norm = static_cast<const float*>(random(kInner, false));
   void* y = take(std::size_t{kRows} * 2 * kInner * 4);
-  for (const Shape& shape : shapes) {
+  for (const Shape& shape : kShapes) {
     const std::size_t values = std::size_t(shape.out) * std::size_t(shape.in);
     void* weights = random(values * kCopies, true, 0.02f);
     for (const int rows : {1, 2}) {
@@ -229,52 +131,17 @@ void attention(Bench& bench, int sessions, int context, int rows, int splits) {
   }
 }
 
-/// The launches of 32 layers for one row at a context of 192, in turn, over as many matrices.
 void chain(Bench& bench) {
-  constexpr int kLayers = 32;
-  const Shape shapes[] = {{"", kQkv, kHidden, StreamStore::kAssign, true},
-                          {"", kHidden, kHidden, StreamStore::kAdd, false},
-                          {"", 2 * kInner, kHidden, StreamStore::kSiluMul, true},
-                          {"", kHidden, kInner, StreamStore::kAdd, false}};
   std::vector<std::uint16_t*> weights;
-  for (const Shape& shape : shapes) {
+  for (const Shape& shape : kShapes) {
     weights.push_back(static_cast<std::uint16_t*>(
         random(kLayers * std::size_t(shape.out) * std::size_t(shape.in), true, 0.02f)));
   }
-  auto* x = static_cast<float*>(random(kHidden, false));
-  auto* norm = static_cast<const float*>(random(kHidden, false));
-  auto* qkv = static_cast<float*>(take(kQkv * 4));
-  void *attended = take(kHidden * 2), *gated = take(kInner * 2);
-  constexpr std::size_t kLayer = 2 * std::size_t{kKvBlock} * kKvHeads * kDim;
-  auto* cache = static_cast<std::uint16_t*>(random(2 * kLayer * kLayers, true));
-  StepTables tables;
-  tables.place = on_gpu(std::vector<int>{192}), tables.first_block = on_gpu(std::vector<int>{0});
-  tables.blocks = on_gpu(std::vector<std::byte*>{reinterpret_cast<std::byte*>(cache),
-                                                 reinterpret_cast<std::byte*>(cache + kLayer * kLayers)});
-  const auto* angles = static_cast<const float*>(random(kDim, false));
-  const SplitScratch scratch{static_cast<float*>(take(split_floats(1, kHeads, kDim, 4) * 4)),
-                             static_cast<unsigned*>(take(1024))};
-  const auto weight = [&](int which, int layer) {
-    const Shape& shape = shapes[which];
-    return weights[std::size_t(which)] +
-           std::size_t(layer % kLayers) * std::size_t(shape.out) * std::size_t(shape.in);
-  };
-  const auto product = [&](int which, int layer, const void* from, void* to) {
-    const Shape& shape = shapes[which];
-    return stream_linear(bench.launch(), {weight(which, layer), nullptr, shape.out, shape.in, from,
-                                          shape.norm ? norm : nullptr, 1e-5f, 1, shape.store, to});
-  };
-  bench.measure("a layer of one row", 436.2e6, kLayers, [&](int i) {
-    must(product(0, i, x, qkv));
-    AttentionRows work;
-    work.qkv = qkv, work.heads = kHeads, work.scale = 0.088f;
-    work.preparation.cos = work.preparation.sin = angles, work.preparation.pairs = kDim / 2;
-    work.kv = {kKvHeads, kDim, static_cast<std::int64_t>(kLayer * 2 * std::size_t(i % kLayers))};
-    must(row_attention(bench.launch(), tables, work, nullptr, attended, 1, 1, scratch));
-    must(product(1, i, attended, x));
-    must(product(2, i, x, gated));
-    return product(3, i, gated, x);
-  });
+  measure_layer(
+      bench, "a layer of one row", 436.2e6, [&](std::size_t which, int layer, StreamLinear& linear) {
+        const Shape& shape = kShapes[which];
+        linear.weight = weights[which] + std::size_t(layer) * std::size_t(shape.out) * std::size_t(shape.in);
+      });
   for (auto* memory : weights) must(cudaFree(memory));
 }
 
