@@ -280,10 +280,9 @@ TEST_F(EngineTest, LoadsGoOnBesideStepsAndCanBeCancelled) {
   stop = true;
   loader.join();
   const auto checkpoint = open_checkpoint(folder_);
-  int calls = 0;
-  const auto cancelled =
-      engine_->load(*checkpoint, {}, {{1, 5}, false, false},
-                    [&](const LoadProgress& progress) { return progress.fetching || ++calls < 3; });
+  // A short load may say how far it is but once.
+  const auto cancelled = engine_->load(*checkpoint, {}, {{1, 5}, false, false},
+                                       [](const LoadProgress& progress) { return progress.fetching; });
   EXPECT_EQ(cancelled.status().code(), StatusCode::kCancelled);
 }
 
