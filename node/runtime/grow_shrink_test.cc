@@ -222,9 +222,9 @@ class GrowAndShrink : public testing::Test, public HeadSink {
     for (Position p = 0; p < kMost; ++p) segment.hidden += row_of(stream, p);
     segment.want = engine::Want::kTokens;
     for (std::uint32_t row = 0; row < kMost; ++row) segment.sample_rows.push_back(row);
+    const auto results = plain->step(shard, kUpper, std::span(&segment, 1));
     std::vector<TokenId> ids;
-    for (const auto& token : (*plain->step(shard, kUpper, std::span(&segment, 1)))[0].tokens)
-      ids.push_back(token.id);
+    for (const auto& token : results->at(0).tokens) ids.push_back(token.id);
     return ids;
   }
 
