@@ -113,17 +113,6 @@ struct DotTable {
 template <class Weights, int kMost>
 constexpr DotTable<Weights, kMost> kDotTiles{};
 
-struct DotTiling {  // m rows in tiles of nearly equal height
-  std::int64_t tiles, height, taller;
-  explicit DotTiling(std::int64_t m) {
-    tiles = (m + kDotRows - 1) / kDotRows;
-    height = m / tiles;
-    taller = m % tiles;
-  }
-  std::int64_t rows(std::int64_t index) const { return height + (index < taller ? 1 : 0); }
-  std::int64_t first(std::int64_t index) const { return index * height + (index < taller ? index : taller); }
-};
-
 /// All rows × one panel × one chain, from weights that `calls` understand.
 void dot_rows(const DotArgs& args, DotTile tile, const DotCall* calls, std::int64_t panel, std::int64_t k0,
               std::int64_t pairs) {
@@ -133,53 +122,35 @@ void dot_rows(const DotArgs& args, DotTile tile, const DotCall* calls, std::int6
   tile.input_steps = args.input_steps == nullptr ? nullptr : args.input_steps + k0 / kChain * args.m;
   tile.bias = k0 == 0 && args.bias != nullptr ? args.bias + column : nullptr;
   tile.add = args.add || k0 > 0;
-  const DotTiling tiling(args.m);
+  const RowTiles<kDotRows> tiling(args.m);
   float* c = args.c + column;
   for (std::int64_t t = 0; t < tiling.tiles; ++t) {
     const std::int64_t rows = tiling.rows(t);
-    if (columns == 32) {
-      tile.c = c;
-      tile.c_stride = args.c_stride;
+    on_whole_panels<kDotRows>(c, args.c_stride, rows, columns, 32, [&](float* to, std::int64_t stride) {
+      tile.c = to;
+      tile.c_stride = stride;
       calls[rows](tile);
-    } else {
-      float whole[kDotRows * 32] = {};
-      for (std::int64_t row = 0; row < rows; ++row) {
-        for (std::int64_t i = 0; i < columns; ++i) whole[row * 32 + i] = c[row * args.c_stride + i];
-      }
-      tile.c = whole;
-      tile.c_stride = 32;
-      calls[rows](tile);
-      for (std::int64_t row = 0; row < rows; ++row) {
-        for (std::int64_t i = 0; i < columns; ++i) c[row * args.c_stride + i] = whole[row * 32 + i];
-      }
-    }
+    });
     c += rows * args.c_stride;
     tile.inputs += rows * pairs;
     if (tile.input_steps != nullptr) tile.input_steps += rows;
   }
 }
 
-/// Calls block(panel, k0, inputs of the chain): a few rows panel by panel in the order of memory, many rows
-/// so that one chain's inputs of all rows stay in the cache while several panels pass over them.
+/// Calls block(panel, k0, inputs of the chain).
 template <class Block>
-MESH_INLINE void for_each_block(const DotArgs& args, std::int64_t first_panel, std::int64_t last_panel,
+MESH_INLINE void for_each_chain(const DotArgs& args, std::int64_t first_panel, std::int64_t last_panel,
                                 const Block& block) {
-  const auto inputs = [&](std::int64_t k0) { return args.k - k0 < kChain ? args.k - k0 : kChain; };
-  if (args.m <= kDotRows) {
-    for (std::int64_t panel = first_panel; panel < last_panel; ++panel) {
-      for (std::int64_t k0 = 0; k0 < args.k; k0 += kChain) block(panel, k0, inputs(k0));
-    }
-  } else {
-    for (std::int64_t k0 = 0; k0 < args.k; k0 += kChain) {
-      for (std::int64_t panel = first_panel; panel < last_panel; ++panel) block(panel, k0, inputs(k0));
-    }
-  }
+  for_each_block(args.k, args.m <= kDotRows, first_panel, last_panel,
+                 [&](std::int64_t panel, std::int64_t k0) {
+                   block(panel, k0, args.k - k0 < kChain ? args.k - k0 : kChain);
+                 });
 }
 
 #if defined(__AVX512BF16__)
 void dot_bf16(const DotArgs& args, std::int64_t first_panel, std::int64_t last_panel) {
   if (args.m <= 0) return;
-  for_each_block(
+  for_each_chain(
       args, first_panel, last_panel, [&](std::int64_t panel, std::int64_t k0, std::int64_t inputs) {
         DotTile tile{};
         tile.weights = args.panels + panel * args.panel_stride + k0 / 2 * kPairBytes;
@@ -214,7 +185,7 @@ template <class Weights>
 void dot_codes(const DotArgs& args, std::int64_t first_panel, std::int64_t last_panel) {
   if (args.m <= 0) return;
   alignas(64) std::byte buffer[kChain / 2 * kPairBytes];
-  for_each_block(args, first_panel, last_panel,
+  for_each_chain(args, first_panel, last_panel,
                  [&](std::int64_t panel, std::int64_t k0, std::int64_t inputs) {
                    const std::byte* first = args.panels + panel * args.panel_stride;
                    const std::int64_t group = Weights::kScalesFirst ? inputs : args.group;

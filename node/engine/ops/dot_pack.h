@@ -20,7 +20,7 @@ struct PackPlace {
   const float* from;
   std::uint32_t* to;
   PackPlace(const DotInputs& in, std::int64_t chain, std::int64_t tile) {
-    const DotTiling tiling(in.m);
+    const RowTiles<kDotRows> tiling(in.m);
     first_row = tiling.first(tile);
     rows = tiling.rows(tile);
     k0 = chain * kChain;

@@ -107,19 +107,9 @@ struct TileTable {
 template <Element kElement, bool kPacked>
 constexpr TileTable<kElement, kPacked> kTiles{};
 
-struct Tiling {  // m rows in tiles of nearly equal height
-  std::int64_t tiles, height, taller;
-  explicit Tiling(std::int64_t m) {
-    tiles = (m + kTileRows - 1) / kTileRows;
-    height = m / tiles;
-    taller = m % tiles;
-  }
-  std::int64_t rows(std::int64_t index) const { return height + (index < taller ? 1 : 0); }
-};
-
 void pack_rows(const float* a, std::int64_t stride, std::int64_t m, std::int64_t k_begin, std::int64_t k_end,
                float* out) {
-  const Tiling tiling(m);
+  const RowTiles<kTileRows> tiling(m);
   for (std::int64_t k0 = k_begin; k0 < k_end; k0 += kChain) {
     const std::int64_t k_count = k_end - k0 < kChain ? k_end - k0 : kChain;
     float* to = out + k0 * m;
@@ -151,26 +141,15 @@ void gemm_block(const GemmArgs& args, std::int64_t panel, std::int64_t k0, bool 
   tile_args.bias = k0 == 0 && args.bias != nullptr ? args.bias + column : nullptr;
   tile_args.add = args.add || k0 > 0;
   tile_args.ahead = stream ? tile_args.k * kRowBytes : args.panel_stride;
-  const Tiling tiling(args.m);
+  const RowTiles<kTileRows> tiling(args.m);
   float* c = args.c + column;
   for (std::int64_t t = 0; t < tiling.tiles; ++t) {
     const std::int64_t rows = tiling.rows(t);
-    if (columns == 32) {
-      tile_args.c = c;
-      tile_args.c_stride = args.c_stride;
+    on_whole_panels<kTileRows>(c, args.c_stride, rows, columns, 32, [&](float* to, std::int64_t stride) {
+      tile_args.c = to;
+      tile_args.c_stride = stride;
       calls[rows](tile_args);
-    } else {
-      float whole[kTileRows * 32] = {};
-      for (std::int64_t row = 0; row < rows; ++row) {
-        for (std::int64_t i = 0; i < columns; ++i) whole[row * 32 + i] = c[row * args.c_stride + i];
-      }
-      tile_args.c = whole;
-      tile_args.c_stride = 32;
-      calls[rows](tile_args);
-      for (std::int64_t row = 0; row < rows; ++row) {
-        for (std::int64_t i = 0; i < columns; ++i) c[row * args.c_stride + i] = whole[row * 32 + i];
-      }
-    }
+    });
     c += rows * args.c_stride;
     tile_args.a += packed ? rows * tile_args.k : rows * args.a_stride;
   }
@@ -178,19 +157,9 @@ void gemm_block(const GemmArgs& args, std::int64_t panel, std::int64_t k0, bool 
 
 template <Element kElement>
 void gemm_panels(const GemmArgs& args, std::int64_t first_panel, std::int64_t last_panel) {
-  // Few rows: the weights stream once, so panel by panel in the order of memory. Many rows: one chain's
-  // inputs of all rows stay in the cache while several panels pass over them. The order of sums is the same.
   const bool stream = args.m <= kTileRows;
-  if (stream) {
-    for (std::int64_t panel = first_panel; panel < last_panel; ++panel) {
-      for (std::int64_t k0 = 0; k0 < args.k; k0 += kChain) gemm_block<kElement>(args, panel, k0, stream);
-    }
-  } else {
-    for (std::int64_t k0 = 0; k0 < args.k; k0 += kChain) {
-      for (std::int64_t panel = first_panel; panel < last_panel; ++panel)
-        gemm_block<kElement>(args, panel, k0, stream);
-    }
-  }
+  for_each_block(args.k, stream, first_panel, last_panel,
+                 [&](std::int64_t panel, std::int64_t k0) { gemm_block<kElement>(args, panel, k0, stream); });
 }
 
 void gemm(const GemmArgs& args, std::int64_t first_panel, std::int64_t last_panel) {

@@ -13,6 +13,8 @@ namespace mesh::ops {
 namespace {
 #include "node/engine/ops/simd.h"
 //
+#include "node/engine/ops/panel_tiles.h"
+//
 #include "node/engine/ops/dot_weights.h"
 //
 #include "node/engine/ops/dot_kernel.h"

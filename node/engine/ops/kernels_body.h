@@ -12,6 +12,8 @@ namespace mesh::ops {
 namespace {
 #include "node/engine/ops/simd.h"
 //
+#include "node/engine/ops/panel_tiles.h"
+//
 #include "node/engine/ops/gemm_kernel.h"
 #include "node/engine/ops/quantised_gemm_kernel.h"
 //

@@ -1,10 +1,10 @@
 // The matrix kernel over quantised panels: like gemm_kernel.h, but the codes of a group of inputs are summed
 // first, and the sum is multiplied by the group's scale. See linear.h for the layouts.
 
-struct Int8Codes {
+/// Codes of a byte each; `Format::widened` gives the values of kLanes of them.
+template <class Format>
+struct ByteCodes {
   static constexpr std::int64_t kInputs = 1, kBytes = 32;  // of one step
-  static constexpr float kScaleUnit = kInt8Step;
-  static constexpr bool kScalesFirst = true;  // the panel begins with its only scales
 
   const std::byte* at;
   int pair;
@@ -13,9 +13,15 @@ struct Int8Codes {
     pair = which;
   }
   MESH_INLINE void decode(int, Vec& low, Vec& high) const {
-    low = widened(at + pair * kLanes);
-    high = widened(at + 16 + pair * kLanes);
+    low = Format::widened(at + pair * kLanes);
+    high = Format::widened(at + 16 + pair * kLanes);
   }
+};
+
+struct Int8Codes : ByteCodes<Int8Codes> {
+  static constexpr float kScaleUnit = kInt8Step;
+  static constexpr bool kScalesFirst = true;  // the panel begins with its only scales
+
   MESH_INLINE static Vec widened(const std::byte* from) {
 #if defined(__AVX512F__)
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
@@ -29,21 +35,10 @@ struct Int8Codes {
   }
 };
 
-struct Fp8Codes {
-  static constexpr std::int64_t kInputs = 1, kBytes = 32;
+struct Fp8Codes : ByteCodes<Fp8Codes> {
   static constexpr float kScaleUnit = 1;
   static constexpr bool kScalesFirst = false;
 
-  const std::byte* at;
-  int pair;
-  MESH_INLINE void fetch(const std::byte* step, int which) {
-    at = step;
-    pair = which;
-  }
-  MESH_INLINE void decode(int, Vec& low, Vec& high) const {
-    low = widened(at + pair * kLanes);
-    high = widened(at + 16 + pair * kLanes);
-  }
   /// As a float's exponent and mantissa the code is too small by 2^120.
   MESH_INLINE static Vec widened(const std::byte* from) {
 #if defined(__AVX512F__)
@@ -229,26 +224,16 @@ void quantised_block(const GemmArgs& args, std::int64_t panel, std::int64_t pane
   tile.a = packed ? args.a + k0 * args.m : args.a + k0;
   tile.bias = k0 == 0 && args.bias != nullptr ? args.bias + column : nullptr;
   tile.add = args.add || k0 > 0;
-  const Tiling tiling(args.m);
+  const RowTiles<kTileRows> tiling(args.m);
   float* c = args.c + column;
   for (std::int64_t t = 0; t < tiling.tiles; ++t) {
     const std::int64_t rows = tiling.rows(t);
-    if (columns == panels * 32) {
-      tile.c = c;
-      tile.c_stride = args.c_stride;
-      calls[rows][panels](tile);
-    } else {
-      float whole[kTileRows * 32] = {};
-      for (std::int64_t row = 0; row < rows; ++row) {
-        for (std::int64_t i = 0; i < columns; ++i) whole[row * 32 + i] = c[row * args.c_stride + i];
-      }
-      tile.c = whole;
-      tile.c_stride = 32;
-      calls[rows][panels](tile);
-      for (std::int64_t row = 0; row < rows; ++row) {
-        for (std::int64_t i = 0; i < columns; ++i) c[row * args.c_stride + i] = whole[row * 32 + i];
-      }
-    }
+    on_whole_panels<kTileRows>(c, args.c_stride, rows, columns, panels * 32,
+                               [&](float* to, std::int64_t stride) {
+                                 tile.c = to;
+                                 tile.c_stride = stride;
+                                 calls[rows][panels](tile);
+                               });
     c += rows * args.c_stride;
     tile.a += packed ? rows * k_count : rows * args.a_stride;
   }
@@ -258,10 +243,8 @@ template <class Codes>
 void quantised_gemm(const GemmArgs& args, std::int64_t first_panel, std::int64_t last_panel) {
   if (args.m <= 0) return;
   if (args.m > kTileRows) {
-    for (std::int64_t k0 = 0; k0 < args.k; k0 += kChain) {
-      for (std::int64_t panel = first_panel; panel < last_panel; ++panel)
-        quantised_block<Codes>(args, panel, 1, k0);
-    }
+    for_each_block(args.k, false, first_panel, last_panel,
+                   [&](std::int64_t panel, std::int64_t k0) { quantised_block<Codes>(args, panel, 1, k0); });
     return;
   }
   for (std::int64_t panel = first_panel; panel < last_panel;) {
