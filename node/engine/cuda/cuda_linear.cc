@@ -12,10 +12,6 @@ namespace {
 
 constexpr float kDeviation = 0.02f;  // of made-up weights
 
-void check(cudaError_t error) {
-  TORCH_CHECK(error == cudaSuccess, cudaGetErrorString(error));
-}
-
 /// What both loaders do: one matrix filled row by row on a stream of its own.
 class Filling {
  public:

@@ -22,10 +22,6 @@ const CudaLinear& own(const LinearWeight& weight) {
   return static_cast<const CudaLinear&>(weight);
 }
 
-void check(cudaError_t error) {
-  TORCH_CHECK(error == cudaSuccess, cudaGetErrorString(error));
-}
-
 /// The first error since the last finish() is kept; later operations are skipped.
 class CudaOps final : public DeviceOps {
  public:

@@ -19,10 +19,6 @@ namespace {
 
 enum Part : int { kRowLayers, kTileLayers, kHead };
 
-void check(cudaError_t error) {
-  TORCH_CHECK(error == cudaSuccess, cudaGetErrorString(error));
-}
-
 const CudaLinear& own(const LinearWeight& weight) {
   return static_cast<const CudaLinear&>(weight);
 }

@@ -5,10 +5,6 @@
 namespace mesh::engine::cuda {
 namespace {
 
-void check(cudaError_t error) {
-  TORCH_CHECK(error == cudaSuccess, cudaGetErrorString(error));
-}
-
 at::Tensor matrix(const void* data, std::int64_t rows, std::int64_t cols, at::ScalarType type) {
   return at::from_blob(const_cast<void*>(data), {rows, cols}, on_gpu(type));
 }

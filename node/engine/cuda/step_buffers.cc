@@ -58,10 +58,6 @@ Layout lay_out(const StageShape& shape, Pieces& pieces) {
   return layout;
 }
 
-void check(cudaError_t error) {
-  TORCH_CHECK(error == cudaSuccess, cudaGetErrorString(error));
-}
-
 }  // namespace
 
 std::uint64_t StepBuffers::bytes_for(const StageShape& shape) {

@@ -1,12 +1,18 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <cuda_runtime_api.h>
 
 #include <span>
 
 #include "node/engine/device/device_ops.h"
 
 namespace mesh::engine::cuda {
+
+/// A CUDA error becomes an exception, which guarded() makes a status.
+inline void check(cudaError_t error) {
+  TORCH_CHECK(error == cudaSuccess, cudaGetErrorString(error));
+}
 
 inline at::TensorOptions on_gpu(at::ScalarType type) {
   return at::TensorOptions().dtype(type).device(at::kCUDA);

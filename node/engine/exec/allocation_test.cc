@@ -18,16 +18,6 @@ class StepsWithoutMemory : public ::testing::Test {
     options.allocation_faults = faults;
     return *Engine::create(options);
   }
-  static Segment tokens(CacheId cache, std::vector<TokenId> ids, Position start = 0) {
-    Segment segment;
-    segment.cache = cache;
-    segment.start = start;
-    segment.rows = static_cast<std::uint32_t>(ids.size());
-    segment.ids = std::move(ids);
-    segment.want = Want::kTokens;
-    segment.want_logits = true;
-    return segment;
-  }
   static std::vector<TokenId> ids(int number, std::size_t count) {
     std::vector<TokenId> list;
     for (std::size_t i = 0; i < count; ++i)
@@ -40,7 +30,7 @@ class StepsWithoutMemory : public ::testing::Test {
   /// Logits after `list`, alone in an engine that has all memory.
   std::vector<float> alone(const std::vector<TokenId>& list) {
     const CacheId cache = open(*plain_, plain_shard_);
-    const Segment segment = tokens(cache, list);
+    const Segment segment = token_segment(cache, list);
     auto results = plain_->step(plain_shard_, all_, std::span(&segment, 1));
     plain_->close_cache(cache);
     return (*results)[0].logits;
@@ -56,7 +46,7 @@ class StepsWithoutMemory : public ::testing::Test {
 
 TEST_F(StepsWithoutMemory, TheSessionThatGetsNoBlockFailsAloneAndGoesOnLater) {
   std::vector<Segment> batch;
-  for (int i = 0; i < 4; ++i) batch.push_back(tokens(open(*engine_, shard_), ids(i, 40)));
+  for (int i = 0; i < 4; ++i) batch.push_back(token_segment(open(*engine_, shard_), ids(i, 40)));
   memory_.fail_after(2);
   auto results = engine_->step(shard_, all_, batch);
   ASSERT_TRUE(results.ok());
@@ -72,7 +62,7 @@ TEST_F(StepsWithoutMemory, TheSessionThatGetsNoBlockFailsAloneAndGoesOnLater) {
 
 TEST_F(StepsWithoutMemory, WhatHasNoRoomTogetherRunsOneByOne) {
   std::vector<Segment> batch;
-  for (int i = 0; i < 4; ++i) batch.push_back(tokens(open(*engine_, shard_), ids(i, 90)));
+  for (int i = 0; i < 4; ++i) batch.push_back(token_segment(open(*engine_, shard_), ids(i, 90)));
   // Takes the blocks of all and working space for 90 rows.
   for (const Segment& segment : batch) ASSERT_TRUE(engine_->step(shard_, all_, std::span(&segment, 1)).ok());
   // 90 rows take at most 90 · 512 values at a time (gate and up), 360 rows 360 · 256 (q, k and v).
@@ -91,7 +81,7 @@ TEST_F(StepsWithoutMemory, WhicheverAllocationFailsEveryTextIsRightOrItsSessionS
   std::vector<std::vector<float>> expected;
   for (int i = 0; i < 4; ++i) expected.push_back(alone(ids(i, 150)));
   std::vector<Segment> warm;
-  for (int i = 0; i < 4; ++i) warm.push_back(tokens(open(*engine_, shard_), ids(i, 50)));
+  for (int i = 0; i < 4; ++i) warm.push_back(token_segment(open(*engine_, shard_), ids(i, 50)));
   ASSERT_TRUE(engine_->step(shard_, all_, warm).ok());
   for (const Segment& segment : warm) engine_->close_cache(segment.cache);
   const std::uint64_t weights = engine_->memory().weight_bytes;
@@ -109,7 +99,7 @@ TEST_F(StepsWithoutMemory, WhicheverAllocationFailsEveryTextIsRightOrItsSessionS
         if (!alive[i]) continue;
         const auto list = ids(static_cast<int>(i), 150);
         const auto first = list.begin() + static_cast<std::ptrdiff_t>(from);
-        batch.push_back(tokens(caches[i], {first, first + 50}, static_cast<Position>(from)));
+        batch.push_back(token_segment(caches[i], {first, first + 50}, static_cast<Position>(from)));
         who.push_back(i);
       }
       const auto results = engine_->step(shard_, all_, batch);

@@ -30,16 +30,6 @@ class EngineTest : public ::testing::Test {
     EXPECT_TRUE(cache.ok()) << said(cache.status());
     return *cache;
   }
-  Segment tokens(CacheId cache, std::vector<TokenId> ids, Position start = 0) {
-    Segment segment;
-    segment.cache = cache;
-    segment.start = start;
-    segment.rows = static_cast<std::uint32_t>(ids.size());
-    segment.ids = std::move(ids);
-    segment.want = Want::kTokens;
-    segment.want_logits = true;
-    return segment;
-  }
   SegmentResult run(const Segment& segment, const LayerRange& range) {
     auto results = engine_->step(shard_, range, std::span(&segment, 1));
     EXPECT_TRUE(results.ok()) << said(results.status());
@@ -51,18 +41,19 @@ class EngineTest : public ::testing::Test {
 
 TEST_F(EngineTest, ARowIsTheSameToTheBitBesideAnyOtherRows) {
   const std::vector<TokenId> ids{5, 99, 1200, 7};
-  const std::vector<float> alone = run(tokens(open(all_), ids)).logits;
+  const std::vector<float> alone = run(token_segment(open(all_), ids)).logits;
   std::vector<Segment> batch;
   for (int i = 0; i < 7; ++i)
-    batch.push_back(tokens(open(all_), std::vector<TokenId>(static_cast<std::size_t>(1 + 13 * i), 40 + i)));
-  batch.insert(batch.begin() + 3, tokens(open(all_), ids));
+    batch.push_back(
+        token_segment(open(all_), std::vector<TokenId>(static_cast<std::size_t>(1 + 13 * i), 40 + i)));
+  batch.insert(batch.begin() + 3, token_segment(open(all_), ids));
   const auto results = engine_->step(shard_, all_, batch);
   ASSERT_TRUE(results.ok());
   EXPECT_EQ((*results)[3].logits, alone);
 }
 
 TEST_F(EngineTest, ANarrowerRangeThanTheShardsRuns) {
-  Segment first = tokens(open({0, 2}), {3, 4, 5});
+  Segment first = token_segment(open({0, 2}), {3, 4, 5});
   first.want = Want::kHidden;
   first.out_type = HiddenType::kFloat32;
   const std::string hidden = run(first, {0, 2}).hidden;
@@ -74,14 +65,14 @@ TEST_F(EngineTest, ANarrowerRangeThanTheShardsRuns) {
   second.hidden_type = HiddenType::kFloat32;
   second.want = Want::kTokens;
   second.want_logits = true;
-  EXPECT_EQ(run(second, {2, 6}).logits, run(tokens(open(all_), {3, 4, 5})).logits);
+  EXPECT_EQ(run(second, {2, 6}).logits, run(token_segment(open(all_), {3, 4, 5})).logits);
 }
 
 TEST_F(EngineTest, AnEmptyRangeWithTheEmbeddingEmbedsOnly) {
   const auto checkpoint = open_checkpoint(folder_);
   const auto embed = engine_->load(*checkpoint, identity_for("other"), {{0, 0}, true, false}, {});
   ASSERT_TRUE(embed.ok()) << said(embed.status());
-  Segment segment = tokens(*engine_->open_cache(*embed, {0, 0}, 16), {9});
+  Segment segment = token_segment(*engine_->open_cache(*embed, {0, 0}, 16), {9});
   segment.want = Want::kHidden;
   segment.out_type = HiddenType::kBfloat16;
   const auto results = engine_->step(*embed, {0, 0}, std::span(&segment, 1));
@@ -93,43 +84,43 @@ TEST_F(EngineTest, AnEmptyRangeWithTheEmbeddingEmbedsOnly) {
 
 TEST_F(EngineTest, ASegmentBelowTheCursorTrimsAndOneAboveItIsRefused) {
   const CacheId cache = open(all_);
-  const std::vector<float> expected = run(tokens(open(all_), {1, 2, 3, 4})).logits;
-  ASSERT_TRUE(run(tokens(cache, {1, 2, 9, 9, 9})).status.ok());
+  const std::vector<float> expected = run(token_segment(open(all_), {1, 2, 3, 4})).logits;
+  ASSERT_TRUE(run(token_segment(cache, {1, 2, 9, 9, 9})).status.ok());
   EXPECT_EQ(engine_->cache_state(cache)->next, 5u);
-  EXPECT_EQ(run(tokens(cache, {3, 4}, 2)).logits, expected);
+  EXPECT_EQ(run(token_segment(cache, {3, 4}, 2)).logits, expected);
   EXPECT_EQ(engine_->cache_state(cache)->next, 4u);
-  const Status gap = run(tokens(cache, {3}, 7)).status;
+  const Status gap = run(token_segment(cache, {3}, 7)).status;
   EXPECT_EQ(gap.code(), StatusCode::kOutOfRange);
   EXPECT_THAT(said(gap), HasSubstr("starts at token 7, the cache has 4"));
   ASSERT_TRUE(engine_->trim(cache, 2).ok());
-  EXPECT_EQ(run(tokens(cache, {3, 4}, 2)).logits, expected);
+  EXPECT_EQ(run(token_segment(cache, {3, 4}, 2)).logits, expected);
   EXPECT_EQ(engine_->trim(cache, 200).code(), StatusCode::kOutOfRange);
 }
 
 TEST_F(EngineTest, ABadSegmentFailsAloneAndSaysWhy) {
   const auto expect_error = [&](Segment bad, const std::string& why) {
-    const Segment good = tokens(open(all_), {1, 2, 3});
+    const Segment good = token_segment(open(all_), {1, 2, 3});
     const std::vector<Segment> both{std::move(bad), good};
     const auto results = engine_->step(shard_, all_, both);
     ASSERT_TRUE(results.ok());
     EXPECT_THAT(said((*results)[0].status), HasSubstr(why));
     EXPECT_TRUE((*results)[1].status.ok()) << said((*results)[1].status);
   };
-  expect_error(tokens(open(all_), {1, 2048}), "token id 2048 is outside of the vocabulary of 2048");
-  expect_error(tokens(open(all_), {-1}), "token id -1");
-  expect_error(tokens(CacheId{9999}, {1}), "no cache 9999");
-  expect_error(tokens(open({0, 5}), {1}), "opened for layers");
-  expect_error(tokens(open(all_), std::vector<TokenId>(300, 1)), "room for 256");
-  Segment segment = tokens(open(all_), {1});
+  expect_error(token_segment(open(all_), {1, 2048}), "token id 2048 is outside of the vocabulary of 2048");
+  expect_error(token_segment(open(all_), {-1}), "token id -1");
+  expect_error(token_segment(CacheId{9999}, {1}), "no cache 9999");
+  expect_error(token_segment(open({0, 5}), {1}), "opened for layers");
+  expect_error(token_segment(open(all_), std::vector<TokenId>(300, 1)), "room for 256");
+  Segment segment = token_segment(open(all_), {1});
   segment.rows = 0;
   expect_error(segment, "1 … 1024 rows");
-  segment = tokens(open(all_), {1});
+  segment = token_segment(open(all_), {1});
   segment.sample_rows = {1};
   expect_error(segment, "row 1 is to be sampled");
-  segment = tokens(open(all_), {1});
+  segment = token_segment(open(all_), {1});
   segment.sampling.top_p = 2;
   expect_error(segment, "top_p");
-  segment = tokens(open(all_), {1, 2});
+  segment = token_segment(open(all_), {1, 2});
   segment.mask = AttentionMask{{0, 0, 0}};
   expect_error(segment, "a mask of 3 values");
   segment.mask = AttentionMask{{0, 0, -INFINITY, -INFINITY}};
@@ -180,8 +171,8 @@ TEST_F(EngineTest, AnOverflowFailsItsSegmentAloneAndLeavesNoTrace) {
 
 TEST_F(EngineTest, ACausalMaskGivenByTheCallerChangesNothingAndAnOtherOneDoes) {
   const std::vector<TokenId> ids{11, 12, 13};
-  const std::vector<float> expected = run(tokens(open(all_), ids)).logits;
-  Segment masked = tokens(open(all_), ids);
+  const std::vector<float> expected = run(token_segment(open(all_), ids)).logits;
+  Segment masked = token_segment(open(all_), ids);
   const float hide = -std::numeric_limits<float>::infinity();
   masked.mask = AttentionMask{{0, hide, hide, 0, 0, hide, 0, 0, 0}};
   EXPECT_EQ(run(masked).logits, expected);
@@ -191,7 +182,7 @@ TEST_F(EngineTest, ACausalMaskGivenByTheCallerChangesNothingAndAnOtherOneDoes) {
 }
 
 TEST_F(EngineTest, RotaryPositionsReplaceTheTokensPlaces) {
-  Segment shifted = tokens(open(all_), {11, 12, 13});
+  Segment shifted = token_segment(open(all_), {11, 12, 13});
   const std::vector<float> expected = run(shifted).logits;
   shifted.cache = open(all_);
   shifted.rotary_positions = {0, 1, 2};
@@ -262,7 +253,7 @@ TEST_F(EngineTest, RangesOutsideOfTheModelAreRefused) {
 TEST_F(EngineTest, LoadsGoOnBesideStepsAndCanBeCancelled) {
   const Golden golden = read_golden("tiny-llama");
   const std::vector<TokenId>& ids = golden.prompts[2].prompt;
-  const std::vector<float> expected = run(tokens(open(all_), ids)).logits;
+  const std::vector<float> expected = run(token_segment(open(all_), ids)).logits;
   std::atomic<bool> stop = false;
   std::thread loader([&] {
     for (int i = 0; !stop; ++i) {
@@ -274,7 +265,7 @@ TEST_F(EngineTest, LoadsGoOnBesideStepsAndCanBeCancelled) {
   });
   for (int i = 0; i < 10; ++i) {
     const CacheId cache = open(all_);
-    EXPECT_EQ(run(tokens(cache, ids)).logits, expected);
+    EXPECT_EQ(run(token_segment(cache, ids)).logits, expected);
     engine_->close_cache(cache);
   }
   stop = true;
@@ -287,7 +278,7 @@ TEST_F(EngineTest, LoadsGoOnBesideStepsAndCanBeCancelled) {
 }
 
 TEST_F(EngineTest, SampledRowsAndTheBestIdsAreReported) {
-  Segment segment = tokens(open(all_), {4, 5, 6, 7});
+  Segment segment = token_segment(open(all_), {4, 5, 6, 7});
   segment.sample_rows = {1, 3};
   segment.top = 2;
   const SegmentResult result = run(segment);
@@ -298,7 +289,7 @@ TEST_F(EngineTest, SampledRowsAndTheBestIdsAreReported) {
     EXPECT_EQ(token.top[0].id, token.id);
     EXPECT_GE(token.top[0].logprob, token.top[1].logprob);
   }
-  EXPECT_EQ(result.tokens[0].id, run(tokens(open(all_), {4, 5})).tokens[0].id);
+  EXPECT_EQ(result.tokens[0].id, run(token_segment(open(all_), {4, 5})).tokens[0].id);
 }
 
 }  // namespace

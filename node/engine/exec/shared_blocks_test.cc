@@ -19,14 +19,10 @@ class BegunWithBlocks : public ::testing::TestWithParam<std::string> {
     std::vector<float> logits;
     while (from < to) {
       const std::size_t end = std::min(to, from + chunk);
-      Segment segment;
-      segment.cache = cache;
-      segment.start = static_cast<Position>(from);
-      segment.rows = static_cast<std::uint32_t>(end - from);
-      segment.ids.assign(ids.begin() + static_cast<std::ptrdiff_t>(from),
-                         ids.begin() + static_cast<std::ptrdiff_t>(end));
-      segment.want = Want::kTokens;
-      segment.want_logits = true;
+      Segment segment = token_segment(
+          cache,
+          {ids.begin() + static_cast<std::ptrdiff_t>(from), ids.begin() + static_cast<std::ptrdiff_t>(end)},
+          static_cast<Position>(from));
       for (std::uint32_t row = 0; row < segment.rows; ++row) segment.sample_rows.push_back(row);
       auto results = engine_->step(shard_, all_, std::span(&segment, 1));
       EXPECT_TRUE(results.ok() && (*results)[0].status.ok());

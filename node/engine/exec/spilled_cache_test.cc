@@ -26,14 +26,9 @@ class SpilledCaches : public ::testing::TestWithParam<Device> {
   }
   CacheId open() { return *engine_->open_cache(shard_, {0, 6}, 400); }
   std::vector<float> feed(CacheId cache, Position from, std::uint32_t rows) {
-    Segment segment;
-    segment.cache = cache;
-    segment.start = from;
-    segment.rows = rows;
-    for (Position p = from; p < from + rows; ++p)
-      segment.ids.push_back(static_cast<TokenId>(7 + p * 31 % 1500));
-    segment.want = Want::kTokens;
-    segment.want_logits = true;
+    std::vector<TokenId> ids;
+    for (Position p = from; p < from + rows; ++p) ids.push_back(static_cast<TokenId>(7 + p * 31 % 1500));
+    const Segment segment = token_segment(cache, std::move(ids), from);
     auto results = engine_->step(shard_, {0, 6}, std::span(&segment, 1));
     EXPECT_TRUE(results.ok() && (*results)[0].status.ok());
     return (*results)[0].logits;

@@ -114,6 +114,17 @@ std::shared_ptr<const Shard> load(Engine& engine, const std::string& folder, con
   return must(engine.load(*checkpoint, identity_for(folder), shard_of(profile, range), {}));
 }
 
+Segment token_segment(CacheId cache, std::vector<TokenId> ids, Position start) {
+  Segment segment;
+  segment.cache = cache;
+  segment.start = start;
+  segment.rows = static_cast<std::uint32_t>(ids.size());
+  segment.ids = std::move(ids);
+  segment.want = Want::kTokens;
+  segment.want_logits = true;
+  return segment;
+}
+
 std::shared_ptr<const Shard> load_all(Engine& engine, const std::string& folder, Quantization quantization) {
   const auto checkpoint = open_checkpoint(folder);
   const ModelProfile profile = must(read_model_profile(must(checkpoint->files().read_small("config.json"))));

@@ -55,6 +55,9 @@ std::shared_ptr<const Shard> load(Engine& engine, const std::string& folder, con
 std::shared_ptr<const Shard> load_all(Engine& engine, const std::string& folder,
                                       Quantization quantization = Quantization::kNone);
 
+/// `ids` from `start` on; logits of its last row.
+Segment token_segment(CacheId cache, std::vector<TokenId> ids, Position start = 0);
+
 /// A chain of ranges of one model in one engine, each with a cache, as hops would run it.
 class Chain {
  public:

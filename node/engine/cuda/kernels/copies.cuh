@@ -18,17 +18,6 @@ __device__ inline void copy_16(void* to, const void* from, bool present) {
 #endif
 }
 
-__device__ inline void copy_4(void* to, const void* from) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(
-                   static_cast<std::uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from)
-               : "memory");
-#else
-  *static_cast<float*>(to) = *static_cast<const float*>(from);
-#endif
-}
-
 /// Ends a group of copies.
 __device__ inline void commit_copies() {
 #if __CUDA_ARCH__ >= 800
