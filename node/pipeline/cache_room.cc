@@ -50,10 +50,7 @@ void CacheRoom::remove(CacheId cache) {
   of_all_ -= entry.bytes;
   sizes_.erase(sizes_.find(entry.bytes));
   if (entry.place == Place::kDevice) on_device_ -= entry.bytes;
-  if (entry.place == Place::kHost && !faults_.forget_host_bytes) {
-    on_host_ -= entry.host_bytes;
-    --count_on_host_;
-  }
+  if (entry.place == Place::kHost && !faults_.forget_host_bytes) leave_host(entry);
   entries_.erase(at);
 }
 
@@ -131,21 +128,22 @@ void CacheRoom::enter(CacheId cache, TimePoint now) {
   stop_waiting(cache);
   Entry& entry = entries_.at(cache);
   entry.turn_until = now + turn(entry);
-  if (entry.place == Place::kHost) {
-    on_host_ -= entry.host_bytes;
-    --count_on_host_;
-  }
+  if (entry.place == Place::kHost) leave_host(entry);
   entry.place = Place::kDevice;
   entry.last_used = now;
   on_device_ += entry.bytes;
+}
+
+void CacheRoom::leave_host(const Entry& entry) {
+  on_host_ -= entry.host_bytes;
+  --count_on_host_;
 }
 
 void CacheRoom::stayed(CacheId cache) {
   const auto at = entries_.find(cache);
   if (at == entries_.end() || at->second.place != Place::kHost) return;
   stop_waiting(cache);
-  on_host_ -= at->second.host_bytes;
-  --count_on_host_;
+  leave_host(at->second);
   at->second.place = Place::kDevice;
   on_device_ += at->second.bytes;
 }

@@ -108,6 +108,7 @@ class CacheRoom {
     void note(double amount, Duration took);
   };
 
+  void leave_host(const Entry& entry);              ///< counts it there no more
   Duration copy_time(const Entry& entry) const;     ///< there and back
   Duration compute_time(const Entry& entry) const;  ///< of its tokens; the longest when nothing was measured
   bool cheaper_to_compute(const Entry& entry) const { return compute_time(entry) < copy_time(entry); }
