@@ -22,9 +22,15 @@ enum Part : int { kRowLayers, kTileLayers, kHead };
 const CudaLinear& own(const LinearWeight& weight) {
   return static_cast<const CudaLinear&>(weight);
 }
-bool has_codes(const StageLayer& layer) {
-  return own(*layer.qkv).is_coded() || own(*layer.attention_out).is_coded() ||
-         own(*layer.mlp_in).is_coded() || own(*layer.mlp_out).is_coded();
+bool has_codes(const LinearWeight* weight) {
+  return weight != nullptr && own(*weight).is_coded();
+}
+bool has_codes(const StageModel& model) {
+  return has_codes(model.tokens) || has_codes(model.head) ||
+         std::ranges::any_of(model.layers, [](const StageLayer& layer) {
+           return has_codes(layer.qkv) || has_codes(layer.attention_out) || has_codes(layer.mlp_in) ||
+                  has_codes(layer.mlp_out);
+         });
 }
 const float* bias_of(const CudaLinear& linear) {
   return linear.bias.defined() ? linear.bias.data_ptr<float>() : nullptr;
@@ -82,7 +88,7 @@ class Stage final : public StageForward {
       const c10::InferenceMode inference;
       const c10::cuda::CUDAStreamGuard guard(*stream_);
       StageShape shape = model.shape;
-      shape.quantised = std::ranges::any_of(model.layers, has_codes);
+      shape.quantised = has_codes(model);
       if (!buffers_ || !buffers_->serves(shape)) {
         graphs_.clear();
         buffers_.reset();

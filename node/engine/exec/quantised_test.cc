@@ -112,7 +112,9 @@ TEST_P(Quantised, EveryPathOfAGpuIsAsGood) {
     ASSERT_TRUE(engine.ok()) << message_of(engine.status());
     const auto shard = load_all(**engine, quantised_folder(GetParam().folder), GetParam().asked);
     for (const std::size_t chunk : {std::size_t{1}, std::size_t{2}, std::size_t{7}, expected.ids.size()}) {
-      Chain chain(**engine, shard, {1}, HiddenType::kFloat32, 64);
+      // In chunks of seven the head is a stage without layers.
+      const std::uint32_t split = chunk == 7 ? shard->profile().layer_count() : 1;
+      Chain chain(**engine, shard, {split}, HiddenType::kFloat32, 64);
       EXPECT_LE(divergence(logits, chain.logits(expected.ids, chunk), 256), 0.002)
           << "path " << static_cast<int>(path) << " chunk " << chunk;
     }
@@ -260,6 +262,22 @@ TEST(QuantisedLoad, NamesTheWeightThatIsNotFinite) {
         engine->load(*open_checkpoint(edited.folder()), {}, {{0, 2}, false, false, quantization}, {});
     EXPECT_THAT(std::string(message_of(shard.status())),
                 HasSubstr("model.layers.1.mlp.up_proj.weight: has a weight that is not finite"));
+  }
+}
+
+TEST(QuantisedLoad, AHeadThatInt8CannotHoldIsRefusedUnderEveryQuantization) {
+  const EditedCheckpoint edited("tiny-llama", [](Tensors& tensors) {
+    std::string& data = tensors["lm_head.weight"].data;
+    data[1000] = '\x80';
+    data[1001] = '\x47';  // 65536 in bfloat16, more than half precision has
+  });
+  for (const Quantization quantization : {Quantization::kInt8, Quantization::kNf4, Quantization::kFp8}) {
+    const auto engine = cpu_engine(ComputeType::kBfloat16);
+    const auto shard =
+        engine->load(*open_checkpoint(edited.folder()), {}, {{0, 2}, false, true, quantization}, {});
+    EXPECT_THAT(std::string(message_of(shard.status())),
+                HasSubstr("lm_head.weight: has a weight that is not finite in half precision, as INT8 needs "
+                          "it; use --quantization bfloat16"));
   }
 }
 

@@ -64,14 +64,13 @@ void add(const NormPlan& plan, PartSize& size) {
   if (plan.bias) size.vector_values += values_of(*plan.bias);
 }
 
-/// A table [rows, H]: INT8 or FP8 rows when `quantised`, else bfloat16.
+/// A table [rows, H]: INT8 rows when `quantised`, to whatever, else bfloat16.
 void add_table(const TensorSource& source, bool quantised, PartSize& size) {
   const std::uint64_t values = values_of(source), rows = source.shape[0], in = source.shape[1];
   if (!quantised) return add_plain(values, size);
   size.matrix_values += values;
-  size.int8_bytes += int8_bytes(rows, in);
-  size.nf4_bytes += int8_bytes(rows, in);
-  size.fp8_bytes += fp8_bytes(rows, in);
+  for (std::uint64_t* bytes : {&size.int8_bytes, &size.nf4_bytes, &size.fp8_bytes})
+    *bytes += int8_bytes(rows, in);
 }
 
 PartSize size_of(const LayerPlan& plan, const DecoderSpec& spec) {

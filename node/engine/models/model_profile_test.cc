@@ -94,6 +94,19 @@ TEST(ModelProfile, CountsQuantisedBytesAsByHand) {
   EXPECT_EQ(profile->matrix_format(WeightFormat::kFloat32, Quantization::kFp8), WeightFormat::kFp8);
 }
 
+TEST(ModelProfile, AHeadMadeAtLoadIsOfInt8RowsUnderEveryQuantization) {
+  // FP8 and NF4 rows of 192 would have three scales each, INT8 rows have one.
+  for (const bool tied : {false, true}) {
+    const auto config = with(with(base("llama"), "hidden_size", 192), "tie_word_embeddings", tied);
+    const auto profile = read_model_profile(text(config));
+    ASSERT_TRUE(profile.ok());
+    for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kNf4, WeightFormat::kFp8}) {
+      EXPECT_EQ(profile->head.bytes(format), 100u * (192 + 4) + 192 * 4) << to_string(format);
+      EXPECT_EQ(profile->embedding.bytes(format), 100u * (tied ? 192 + 4 : 192 * 2)) << to_string(format);
+    }
+  }
+}
+
 TEST(ModelProfile, ModulesThatACheckpointKeepsCountAsBfloat16) {
   json::Object config{{"quant_method", "fp8"}, {"modules_to_not_convert", {"model.layers.1.mlp", "lm_head"}}};
   const auto profile = read_model_profile(text(with(base("llama"), "quantization_config", config)));

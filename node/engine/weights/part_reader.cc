@@ -41,8 +41,7 @@ StatusOr<ops::MatrixFormat> memory_format(const TensorCatalogue& catalogue, cons
   }
   const bool make = precision.quantization != Quantization::kNone && !precision.stored;
   if (stored != Quantization::kNone) return format_of(stored);
-  if (make && use == MatrixUse::kHead)
-    return precision.quantization == Quantization::kFp8 ? ops::MatrixFormat::kFp8 : ops::MatrixFormat::kInt8;
+  if (make && use == MatrixUse::kHead) return ops::MatrixFormat::kInt8;
   if (make && use == MatrixUse::kLayer)
     return ops::quantised_format(format_of(precision.quantization), static_cast<std::int64_t>(plan.in));
   const bool narrow = std::ranges::all_of(

@@ -26,7 +26,9 @@ class Quantiser {
       if (!ops::quantise_row(format_, row(i), in_, codes_.data() + i * ops::code_bytes(format_, in_),
                              scales_.data() + i * groups)) {
         return error(StatusCode::kInvalidArgument, "has a weight that is not finite{}",
-                     format_ == ops::MatrixFormat::kInt8 ? " in half precision, as INT8 needs it" : "");
+                     format_ == ops::MatrixFormat::kInt8
+                         ? " in half precision, as INT8 needs it; use --quantization bfloat16"
+                         : "");
       }
     }
     return loader_.append(codes_.data(), scales_.data(), rows);

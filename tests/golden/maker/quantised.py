@@ -87,9 +87,8 @@ def smollm2(here, path) -> None:
     """What float32 makes of SmolLM2 when it is quantised at load, along the first answers of smollm2/reference.json."""
     answers = json.loads((here / "smollm2" / "reference.json").read_text())[:3]
     exact = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    variants = {}
-    for name, quantise, of_table in (("int8", int8, int8), ("nf4", nf4, int8), ("fp8", fp8.rows, fp8.rows)):
-        table = of_table(exact.model.embed_tokens.weight.data)
+    variants, table = {}, int8(exact.model.embed_tokens.weight.data)
+    for name, quantise in (("int8", int8), ("nf4", nf4), ("fp8", fp8.rows)):
         model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager").eval()
         put({key: quantise(module.weight.data) for key, module in linears(model).items()}, table)(model)
         texts, kl = [], []
@@ -134,7 +133,7 @@ def make(here) -> None:
     source = AutoModelForCausalLM.from_pretrained(out / "original", dtype=torch.bfloat16)
     plain = {name: module.weight.data for name, module in linears(source).items()}
     table = int8(source.model.embed_tokens.weight.data)
-    add("load-fp8", put({name: fp8.rows(w) for name, w in plain.items()}, fp8.rows(source.model.embed_tokens.weight.data)))
+    add("load-fp8", put({name: fp8.rows(w) for name, w in plain.items()}, table))
     add("load-int8", put({name: int8(w) for name, w in plain.items()}, table))
     add("load-nf4", put({name: nf4(w) if w.shape[1] % 64 == 0 else int8(w) for name, w in plain.items()}, table))
 
