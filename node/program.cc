@@ -115,6 +115,7 @@ class NodeProgram {
     MESH_ASSIGN_OR_RETURN(options.device, engine::parse_device(settings_.device));
     MESH_ASSIGN_OR_RETURN(options.compute, engine::parse_compute_type(settings_.dtype));
     MESH_ASSIGN_OR_RETURN(options.cuda_path, engine::parse_cuda_path(settings_.cuda_path));
+    options.cpu_path = settings_.cpu_path;
     options.threads = share_->threads();
     // Kept outputs and windows live beside the engine's weights and caches, within the same size.
     const std::uint64_t beside = std::min(kMostBeside, share_->memory() / 4);

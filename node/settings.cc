@@ -102,6 +102,8 @@ void declare_node_settings(config::Settings& settings, NodeSettings& values) {
       .choice("device", values.device, {"auto", "cpu", "cuda"}, "where layers run")
       .choice("cuda-path", values.cuda_path, {"graphs", "launches", "ampere", "portable", "eager"},
               "what a GPU may use, for comparisons; graphs: everything")
+      .choice("cpu-path", values.cpu_path, {"auto", "portable", "avx2", "avx512", "avx512_bf16"},
+              "what a CPU may use, for comparisons; auto: everything that it has")
       .choice("dtype", values.dtype, {"auto", "bfloat16", "float32"}, "compute type")
       .list("quantization", values.quantization,
             "what models may be quantised to here, best first: bfloat16 (not at all), int8, nf4, fp8")

@@ -20,6 +20,7 @@ struct NodeSettings {
   std::int64_t threads = 0;
   std::string device = "auto";
   std::string cuda_path = "graphs";
+  std::string cpu_path = "auto";
   std::string dtype = "auto";
   std::vector<std::string> quantization = {"bfloat16"};
   std::string cache_dir;

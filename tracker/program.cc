@@ -122,6 +122,7 @@ class TrackerProgram {
     MESH_ASSIGN_OR_RETURN(options.device, engine::parse_device(settings_.device));
     MESH_ASSIGN_OR_RETURN(options.compute, engine::parse_compute_type(settings_.dtype));
     MESH_ASSIGN_OR_RETURN(options.cuda_path, engine::parse_cuda_path(settings_.cuda_path));
+    options.cpu_path = settings_.cpu_path;
     options.threads = share_->threads();
     options.memory_bytes = share_->memory();
     options.spill_bytes = settings_.spill_memory;

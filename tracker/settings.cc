@@ -78,6 +78,8 @@ void declare_tracker_settings(config::Settings& settings, TrackerSettings& value
       .choice("device", values.device, {"auto", "cpu", "cuda"}, "where the head's layers run")
       .choice("cuda-path", values.cuda_path, {"graphs", "launches", "ampere", "portable", "eager"},
               "what a GPU may use, for comparisons; graphs: everything")
+      .choice("cpu-path", values.cpu_path, {"auto", "portable", "avx2", "avx512", "avx512_bf16"},
+              "what a CPU may use, for comparisons; auto: everything that it has")
       .choice("quantization", values.quantization, {"bfloat16", "int8", "nf4", "fp8"},
               "what models are quantised to when they are loaded; bfloat16: not at all")
       .choice("dtype", values.dtype, {"auto", "bfloat16", "float32"}, "compute type of the models served")

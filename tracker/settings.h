@@ -19,6 +19,7 @@ struct TrackerSettings {
   std::string data_dir;
   std::string device = "auto";
   std::string cuda_path = "graphs";
+  std::string cpu_path = "auto";
   std::string dtype = "auto";
   std::string quantization = "bfloat16";
   std::optional<std::uint64_t> memory;

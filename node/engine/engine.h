@@ -70,6 +70,8 @@ struct EngineOptions {
   std::optional<std::uint64_t> spill_bytes = std::nullopt;
   std::string cuda_library;  ///< libmeshnet_cuda.so; empty: beside the program
   CudaPath cuda_path = CudaPath::kGraphs;
+  /// What the CPU's kernels may use: portable, avx2, avx512 or avx512_bf16; auto: the best that it has.
+  std::string cpu_path = "auto";
   OperationObserver* observer = nullptr;          ///< outlives the engine; forwards then go op by op
   AllocationFaults* allocation_faults = nullptr;  ///< outlives the engine; for tests
 };

@@ -41,6 +41,7 @@ int failed(const Status& status) {
 struct EngineSettings {
   std::string device = "auto";
   std::string cuda_path = "graphs";
+  std::string cpu_path = "auto";
   std::string dtype = "auto";
   std::int64_t threads = 0;
   std::optional<std::uint64_t> memory;
@@ -49,6 +50,8 @@ struct EngineSettings {
     settings.choice("device", device, {"auto", "cpu", "cuda"}, "where layers run")
         .choice("cuda-path", cuda_path, {"graphs", "launches", "ampere", "portable", "eager"},
                 "what a GPU may use, for comparisons; graphs: everything")
+        .choice("cpu-path", cpu_path, {"auto", "portable", "avx2", "avx512", "avx512_bf16"},
+                "what a CPU may use, for comparisons; auto: everything that it has")
         .choice("dtype", dtype, {"auto", "bfloat16", "float32"}, "compute type")
         .integer("threads", threads, 0, 1024, "CPU threads; 0: one per core")
         .optional_size("memory", memory, "most memory for weights and caches; auto: what is free less 1 GiB");
@@ -58,6 +61,7 @@ struct EngineSettings {
     MESH_ASSIGN_OR_RETURN(options.device, engine::parse_device(device));
     MESH_ASSIGN_OR_RETURN(options.compute, engine::parse_compute_type(dtype));
     MESH_ASSIGN_OR_RETURN(options.cuda_path, engine::parse_cuda_path(cuda_path));
+    options.cpu_path = cpu_path;
     options.threads = threads > 0 ? static_cast<unsigned>(threads) : usable_cores();
     options.memory_bytes = memory.value_or(0);
     return options;

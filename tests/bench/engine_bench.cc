@@ -23,7 +23,7 @@ namespace {
 using namespace engine;
 
 struct Settings {
-  std::string model, synthetic, compute = "bfloat16";
+  std::string model, synthetic, compute = "bfloat16", cpu_path = "auto";
   std::vector<std::string> quantizations{"bfloat16"};
   std::vector<std::size_t> sessions{1};
   unsigned threads = std::thread::hardware_concurrency();
@@ -70,7 +70,8 @@ class Bench {
                                      .compute = must(parse_compute_type(settings.compute)),
                                      .threads = settings.threads,
                                      .memory_bytes = 0,
-                                     .cuda_library = {}}))) {
+                                     .cuda_library = {},
+                                     .cpu_path = settings.cpu_path}))) {
     checkpoint_ =
         settings.synthetic.empty()
             ? must(hub::Checkpoint::open(must(hub::open_folder(settings.model))))
@@ -176,6 +177,8 @@ int main(int argc, char** argv) {
   app.add_option("--layers", settings.layers,
                  "The first so many layers alone, without embedding and lm_head");
   app.add_option("--threads", settings.threads, "Threads");
+  app.add_option("--cpu-path", settings.cpu_path,
+                 "portable, avx2, avx512 or avx512_bf16; auto: the best that this CPU has");
   app.add_option("--compute", settings.compute, "bfloat16 or float32");
   app.add_option("--quantization", settings.quantizations,
                  "bfloat16, int8, nf4, fp8; a list: one after another")

@@ -26,7 +26,7 @@ def ours(options, quantization):
     source = ["--model", options.model] if options.model else ["--synthetic", options.synthetic]
     measured = run([options.engine_bench, *source, "--json", "--quantization", quantization, "--stages", "1",
                     "--threads", str(options.threads), "--prompt", str(options.prompt), "--chunk", str(options.chunk),
-                    "--context", "1", "--decoded", str(options.decoded), "--rounds", str(options.repeats)])
+                    "--context", "1", "--decoded", str(options.decoded), "--rounds", str(options.repeats), "--cpu-path", options.cpu_path])
     stage = measured["stages"][0]
     return {"prefill": stage["prefill_tokens_per_s"], "decode": stage["decode_tokens_per_s"],
             "prefill share": stage["prefill_share"], "decode share": stage["decode_share"]}
@@ -47,6 +47,7 @@ def main():
     parser.add_argument("--synthetic", help="instead: a shape as engine_bench takes it")
     parser.add_argument("--gguf", action="append", required=True, metavar="QUANTIZATION=FILE",
                         help="the same model for llama-bench, for each of our quantizations")
+    parser.add_argument("--cpu-path", default="auto", help="what ours may use, such as avx2 beside a llama.cpp built with GGML_NATIVE=OFF")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--chunk", type=int, default=512, help="rows of our prefill steps; llama-bench has 512")

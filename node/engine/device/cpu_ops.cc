@@ -180,12 +180,15 @@ std::uint64_t free_host_memory() {
   return 0;
 }
 
-StatusOr<std::unique_ptr<DeviceOps>> make_cpu_ops(unsigned threads, bool round_inputs) {
+StatusOr<std::unique_ptr<DeviceOps>> make_cpu_ops(unsigned threads, bool round_inputs,
+                                                  std::string_view path) {
   const unsigned count = threads != 0 ? threads : std::max(1u, std::thread::hardware_concurrency());
-  MESH_ASSIGN_OR_RETURN(
-      auto backend,
-      ops::CpuBackend::create(
-          {.threads = static_cast<int>(std::min(count, 1024u)), .path = {}, .round_inputs = round_inputs}));
+  ops::CpuBackend::Options options{
+      .threads = static_cast<int>(std::min(count, 1024u)), .path = {}, .round_inputs = round_inputs};
+  if (path != "auto") {
+    MESH_ASSIGN_OR_RETURN(options.path, ops::parse_cpu_path(path));
+  }
+  MESH_ASSIGN_OR_RETURN(auto backend, ops::CpuBackend::create(options));
   return std::make_unique<CpuOps>(std::move(backend));
 }
 

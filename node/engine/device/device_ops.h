@@ -123,7 +123,9 @@ class DeviceOps {
 /// Bytes of host memory that are free: MemAvailable of /proc/meminfo.
 std::uint64_t free_host_memory();
 
-/// The kernels of node/engine/ops on `threads` threads; `round_inputs`: of products (ops::CpuBackend).
-StatusOr<std::unique_ptr<DeviceOps>> make_cpu_ops(unsigned threads, bool round_inputs = false);
+/// The kernels of node/engine/ops on `threads` threads; `round_inputs`: of products (ops::CpuBackend);
+/// `path`: auto or an ops::CpuPath.
+StatusOr<std::unique_ptr<DeviceOps>> make_cpu_ops(unsigned threads, bool round_inputs = false,
+                                                  std::string_view path = "auto");
 
 }  // namespace mesh::engine

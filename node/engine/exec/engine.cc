@@ -225,7 +225,7 @@ StatusOr<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
     }
   }
   if (!ops) {
-    MESH_ASSIGN_OR_RETURN(ops, make_cpu_ops(options.threads, compute == ComputeType::kBfloat16));
+    MESH_ASSIGN_OR_RETURN(ops, make_cpu_ops(options.threads, compute == ComputeType::kBfloat16, options.cpu_path));
   }
   const std::uint64_t free = ops->free_memory();
   const std::uint64_t budget =

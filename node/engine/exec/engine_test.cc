@@ -6,6 +6,7 @@
 #include <limits>
 #include <thread>
 
+#include "node/engine/ops/backend.h"
 #include "node/engine/testing/edited_checkpoint.h"
 #include "node/engine/testing/golden.h"
 
@@ -50,6 +51,29 @@ TEST_F(EngineTest, ARowIsTheSameToTheBitBesideAnyOtherRows) {
   const auto results = engine_->step(shard_, all_, batch);
   ASSERT_TRUE(results.ok());
   EXPECT_EQ((*results)[3].logits, alone);
+}
+
+TEST(EnginePath, IsTheOneAskedForOrRefused) {
+  const auto logits_of = [](const std::string& path, ComputeType compute) {
+    const auto engine = Engine::create(
+        {.device = Device::kCpu, .compute = compute, .threads = 1, .cuda_library = {}, .cpu_path = path});
+    EXPECT_TRUE(engine.ok()) << said(engine.status());
+    Chain chain(**engine, load_all(**engine, golden_folder("tiny-llama")), {}, HiddenType::kFloat32, 64);
+    return chain.logits(read_golden("tiny-llama").prompts[1].prompt);
+  };
+  const auto paths = ops::available_cpu_paths();
+  EXPECT_EQ(logits_of("auto", ComputeType::kBfloat16),
+            logits_of(std::string(ops::to_string(paths.front())), ComputeType::kBfloat16));
+  const auto portable = logits_of("portable", ComputeType::kFloat32);
+  for (const ops::CpuPath path : paths) {
+    if (path == ops::CpuPath::kPortable) continue;
+    const auto logits = logits_of(std::string(ops::to_string(path)), ComputeType::kFloat32);
+    EXPECT_LE(nmse(logits, portable), 1e-9) << ops::to_string(path);
+    EXPECT_NE(logits, portable) << ops::to_string(path) << ": wider vectors sum in another order";
+  }
+  const auto refused =
+      Engine::create({.device = Device::kCpu, .cuda_library = {}, .cpu_path = "sse2"}).status();
+  EXPECT_THAT(said(refused), HasSubstr("unknown CPU path \"sse2\": use portable, avx2"));
 }
 
 TEST_F(EngineTest, ANarrowerRangeThanTheShardsRuns) {
