@@ -14,6 +14,7 @@ enum class FaultPoint : std::uint8_t {
   kAfterCompute,
   kBeforeSend,  ///< a frame or tokens for the next hop or the head
   kAfterSend,
+  kBeforeCoding,  ///< of a frame's payloads for the wire
 };
 
 /// Told of each passing, from whichever thread; a test program ends the process there. Production hands in

@@ -123,6 +123,7 @@ class Lane::Worker {
   }
 
   void post(pipeline::OutFrame& frame) {
+    pass(lane_.options_.faults, FaultPoint::kBeforeCoding);
     wire::FrameWriter writer;
     for (const pipeline::OutSegment& out : frame.segments) {
       wire::Codec codec;

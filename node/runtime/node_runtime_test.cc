@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <condition_variable>
+#include <mutex>
 #include <thread>
 
 #include "common/identity/random.h"
@@ -65,6 +67,76 @@ TEST_F(NodeRuntimeTest, AnOpeningMakesTheConnectionsOfBothLanesBeforeAnythingIsS
     EXPECT_GE(next->connections(), 2u);
   }
   EXPECT_EQ(first_.node().figures().links[0].frames, 0u);
+}
+
+/// Holds whoever passes `point` until `steps` steps were computed, at most ten seconds.
+class HoldsUntilComputed final : public FaultPoints {
+ public:
+  HoldsUntilComputed(FaultPoint point, int steps) : point_(point), steps_(steps) {}
+
+  void pass(FaultPoint point) override {
+    std::unique_lock lock(mutex_);
+    if (point == FaultPoint::kAfterCompute) {
+      ++computed_;
+      changed_.notify_all();
+    } else if (point == point_) {
+      ++held_;
+      in_time_ &= changed_.wait_for(lock, seconds(10), [this] { return computed_ >= steps_; });
+    }
+  }
+  int held() const {
+    const std::lock_guard lock(mutex_);
+    return held_;
+  }
+  bool in_time() const {
+    const std::lock_guard lock(mutex_);
+    return in_time_;
+  }
+
+ private:
+  const FaultPoint point_;
+  const int steps_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  int computed_ = 0, held_ = 0;
+  bool in_time_ = true;
+};
+
+TEST_F(NodeRuntimeTest, ChunksAreComputedWhileTheOneBeforeThemIsCodedAndSent) {
+  for (const FaultPoint point : {FaultPoint::kBeforeCoding, FaultPoint::kBeforeSend}) {
+    HoldsUntilComputed hold(point, 4);
+    NodeOptions options;
+    options.codec = wire::CodecPolicy::kSplit;
+    options.faults = &hold;
+    TestNode first(identity_, {0, 4}, 0, options);
+    TestHead::Session session = this->session();
+    head_.open(session, {&first, &last_});
+    const auto prompt = prompt_of(4 * 128);
+    EXPECT_EQ(head_.generate(session, first, prompt, 1),
+              FakeEngine::expected(prompt, {first.layers(), last_.layers()}, 1));
+    EXPECT_GT(hold.held(), 0);
+    EXPECT_TRUE(hold.in_time()) << "chunk 2 waits for chunk 1 to be "
+                                << (point == FaultPoint::kBeforeSend ? "sent" : "coded");
+  }
+}
+
+TEST_F(NodeRuntimeTest, ChunksAreComputedWhileTheOneBeforeThemRunsDownstream) {
+  TestHead::Session session = this->session();
+  head_.open(session, route());
+  middle_.engine().set_gate(false);
+  const auto prompt = prompt_of(4 * 128);
+  for (Position at = 0; at < 4 * 128; at += 128) {
+    EXPECT_EQ(head_.send(session, first_, at, {prompt.begin() + at, prompt.begin() + at + 128}).code,
+              wire::AnswerCode::kAccepted);
+  }
+  for (const TimePoint end = SteadyClock().now() + seconds(10);
+       first_.node().figures().step_rows < 4 * 128 && SteadyClock().now() < end;) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(first_.node().figures().step_rows, 4u * 128);
+  EXPECT_EQ(middle_.node().figures().steps, 0u);
+  middle_.engine().set_gate(true);
+  EXPECT_EQ(head_.wait_token(session.id, 4 * 128), FakeEngine::expected(prompt, stages(), 1)[0]);
 }
 
 TEST_F(NodeRuntimeTest, WhateverWaitsRunsInOneStep) {

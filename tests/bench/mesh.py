@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import http.client
 import json
+import math
 import os
 import pathlib
 import statistics
@@ -24,6 +25,10 @@ import programs  # noqa: E402
 MODEL = ROOT / "build" / "models" / "SmolLM2-135M-Instruct"
 TOKENS = 64
 CLIENTS = 16
+# Clients that come one after another, so that the prompts of some are read while others get tokens.
+MIXED_PROMPTS = [128 + 16 * (7 * client % CLIENTS) for client in range(CLIENTS)]  # 128 to 368 tokens, mean 248
+MIXED_TOKENS = 128
+MIXED_SECONDS = 0.4  # from one client's beginning to the next one's
 PREFILL = 1024
 REPEATED = 4096
 LAYERS = 30
@@ -35,15 +40,34 @@ PROMPTS = [f"Once upon a time there was a long story about {subject}. It began" 
 LONG_PROMPT = [100 + 37 * index % 20000 for index in range(PREFILL)]
 
 
+def mixed_prompt(client: int) -> list[int]:
+    return [100 + (37 * place + 1013 * client) % 20000 for place in range(MIXED_PROMPTS[client])]
+
+
+def weights_of(model: pathlib.Path) -> tuple[int, int]:
+    """Weights that a token is multiplied with, of the layers' matrices and of lm_head."""
+    layers = head = 0
+    for path in sorted(model.glob("*.safetensors")):
+        with path.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        for name, tensor in header.items():
+            size = math.prod(tensor["shape"]) if name != "__metadata__" and len(tensor["shape"]) == 2 else 0
+            layers += size if ".layers." in name else 0
+            head = max(head, size if "embed_tokens" in name or "lm_head" in name else 0)
+    return layers, head
+
+
 class Mesh:
     """A tracker with the first layers and one node for each further range of equal length, on cores of `pins` or unpinned."""
 
-    def __init__(self, folder: pathlib.Path, model: pathlib.Path, stages: int, threads: int, pins: list[int] | None = None):
+    def __init__(self, folder: pathlib.Path, model: pathlib.Path, stages: int, threads: int, pins: list[int] | None = None,
+                 kept_prompts: bool = True):
         def launch(stage: int) -> tuple[str, ...]:
             return ("taskset", "-c", str(pins[stage])) if pins else ()
 
         each = LAYERS // stages
         common = ["--threads", str(threads), "--log-level", "warning"]
+        common += [] if kept_prompts else ["--prefix-cache-memory", "0"]
         self.tracker = programs.Tracker(folder / "tracker", model, "--head-layers", str(each), "--max-node-layers", str(each), "--memory", "2GiB",
                                         "--session-tokens", "32768", *common, dtype="bfloat16", launch=launch(0))
         self.nodes = [programs.Node(folder / f"node{stage}", "--tracker", self.tracker.mesh_url, *common, dtype="bfloat16",
@@ -114,6 +138,19 @@ def together(mesh: Mesh, prompts: list[str]) -> tuple[float, list[Answer]]:
     return sum(answer.tokens for answer in answers) / (time.monotonic() - began), answers
 
 
+def mixed(mesh: Mesh) -> tuple[float, list[Answer]]:
+    """(seconds until all have their answers, answers) of clients that begin one after another."""
+    began = time.monotonic()
+
+    def client(index: int) -> Answer:
+        time.sleep(max(0.0, began + index * MIXED_SECONDS - time.monotonic()))
+        return mesh.complete(mixed_prompt(index), MIXED_TOKENS)
+
+    with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+        answers = list(pool.map(client, range(CLIENTS)))
+    return time.monotonic() - began, answers
+
+
 def engine_bench(model: pathlib.Path, *flags: str) -> dict:
     done = subprocess.run([str(programs.BIN / "engine_bench"), "--model", str(model), "--json", *flags], check=True, capture_output=True, text=True)
     return json.loads(done.stdout)
@@ -126,9 +163,11 @@ def median(values: list[float]) -> float:
 class Rounds:
     """The meshes, and what each round measured of them, by name."""
 
-    def __init__(self, meshes: dict[str, Mesh], engine):
+    def __init__(self, meshes: dict[str, Mesh], engine, weights: tuple[int, int]):
         self.meshes, self.engine = meshes, engine
+        self.layer_weights, self.head_weights = weights
         self.alone: list[Answer] = []
+        self.mixed_alone: list[Answer] = []
         self.wrong = 0
         self.seen: dict[str, list[float]] = {}
 
@@ -141,6 +180,7 @@ class Rounds:
 
     def warm(self) -> None:
         self.alone = [self.meshes["three"].complete(prompt, TOKENS) for prompt in PROMPTS]
+        self.mixed_alone = [self.meshes["three"].complete(mixed_prompt(client), MIXED_TOKENS) for client in range(CLIENTS)]
         for mesh in self.meshes.values():
             mesh.complete(PROMPTS[0], 8)
 
@@ -158,11 +198,23 @@ class Rounds:
         rate, answers = together(self.meshes["three"], PROMPTS)
         self.note("sixteen", rate)
         self.wrong += sum(answer.text != alone.text for answer, alone in zip(answers, self.alone))
+        self.run_mixed(index, bench["matrix_flops"])
         for name in ("one core", "two cores"):
             self.note(name, self.meshes[name].complete([*LONG_PROMPT[index:], *LONG_PROMPT[:index]], 1).total)
         prompt = [100 + (37 * place + 11 * index + 5) % 20000 for place in range(REPEATED)]
         for name in ("first time", "again"):
             self.note(name, self.meshes["two cores"].complete(prompt, 1).total)
+
+    def run_mixed(self, index: int, matrix_flops: float) -> None:
+        """2 FLOP for each weight of the layers and each token, prompts' too, and of lm_head for each token that is sampled."""
+        lone = [self.meshes["three"].complete(mixed_prompt((index * 3 + offset) % CLIENTS), MIXED_TOKENS) for offset in range(3)]
+        self.note("one mixed", sum(answer.tokens for answer in lone) / sum(answer.total for answer in lone))
+        seconds, answers = mixed(self.meshes["three"])
+        self.wrong += sum(answer.text != alone.text for answer, alone in zip(answers, self.mixed_alone))
+        generated = sum(answer.tokens for answer in answers)
+        flops = 2 * (self.layer_weights * (sum(MIXED_PROMPTS) + generated) + self.head_weights * generated)
+        self.note("sixteen mixed", generated / seconds)
+        self.note("mixed share", flops / seconds / matrix_flops)
 
     def hop_ms(self) -> tuple[float, float]:
         """Of the two hops that three programs have more than one."""
@@ -174,6 +226,8 @@ class Rounds:
             ("one client over three stages ÷ engine_bench, decode", *self.ratio("three decode", "engine decode", max), ">=", 0.8),
             ("one client over three stages ÷ tracker with all layers, decode", *self.ratio("three decode", "one decode", max), ">=", 0.8),
             ("16 clients ÷ one client over two nodes, tokens/s", *self.ratio("sixteen", "three whole", max), ">=", 2.5),
+            ("16 clients, prefill and decode mixed ÷ one client over two nodes, tokens/s", *self.ratio("sixteen mixed", "one mixed", max), ">=", 2.5),
+            ("16 clients, prefill and decode mixed: work ÷ float32 matrix rate", median(self.seen["mixed share"]), max(self.seen["mixed share"]), ">=", 0.4),
             ("16 clients: texts that differ from the same prompt alone", self.wrong, self.wrong, "<=", 0),
             ("prefill of 1,024 tokens: two stages on a core each ÷ one core", *self.ratio("two cores", "one core", min), "<=", 0.65),
             ("time to first token of a prompt of 4,096 tokens over two stages: again ÷ the first time", *self.ratio("again", "first time", min), "<=", 0.25),
@@ -199,11 +253,13 @@ def main() -> int:
         meshes = {}
         for name, stages, threads, pins in (("one", 1, options.threads, None), ("three", 3, options.threads, None),
                                             ("one core", 1, 1, cores[:1]), ("two cores", 2, 1, cores[:2])):
-            meshes[name] = Mesh(folder / name.replace(" ", "-"), options.model, stages, threads, pins)
+            # Rounds repeat their prompts, which "three" shall compute each time.
+            meshes[name] = Mesh(folder / name.replace(" ", "-"), options.model, stages, threads, pins, kept_prompts=name != "three")
             stack.callback(meshes[name].stop)
         for mesh in meshes.values():
             mesh.tracker.wait_ready()
-        rounds = Rounds(meshes, lambda: engine_bench(options.model, "--threads", str(options.threads), "--stages", "1"))
+        rounds = Rounds(meshes, lambda: engine_bench(options.model, "--threads", str(options.threads), "--stages", "1"),
+                        weights_of(options.model))
         rounds.warm()
         for index in range(options.rounds):
             rounds.run(index)

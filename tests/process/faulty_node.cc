@@ -14,9 +14,9 @@
 
 namespace {
 
-constexpr std::array<std::string_view, 8> kNames = {"before-frame-read", "after-frame-read", "before-answer",
+constexpr std::array<std::string_view, 9> kNames = {"before-frame-read", "after-frame-read", "before-answer",
                                                     "after-answer",      "before-compute",   "after-compute",
-                                                    "before-send",       "after-send"};
+                                                    "before-send",       "after-send",       "before-coding"};
 constexpr int kDied = 9;
 
 class DieAt final : public mesh::FaultPoints {
