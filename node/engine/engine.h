@@ -155,7 +155,9 @@ enum class HiddenType : std::uint8_t { kBfloat16, kFloat32 };
 inline constexpr std::uint32_t kMaxSegmentRows = 1024;
 inline constexpr std::uint32_t kMaxTop = 64;
 
-/// Consecutive rows of one session. Input is either `ids` or `hidden`.
+class PendingStep;
+
+/// Consecutive rows of one session. Input is `ids`, `hidden` or what another step gives.
 struct Segment {
   CacheId cache;
   Position start = 0;      ///< tokens in the cache before it; above the cursor is an error, below trims first
@@ -163,6 +165,10 @@ struct Segment {
   std::vector<TokenId> ids;  ///< [rows]; the shard must have the embedding and the range begin at 0
   std::string hidden;        ///< [rows, H] of hidden_type, little-endian
   HiddenType hidden_type = HiddenType::kBfloat16;
+  /// The hidden states, in bfloat16, of segment `from_segment` of a step of the same engine that was begun
+  /// and not finished; they need not be there yet. Only begin() looks at it.
+  PendingStep* from = nullptr;
+  std::size_t from_segment = 0;
   std::vector<Position> rotary_positions;  ///< [rows]; empty: start, start + 1, …
   std::optional<AttentionMask> mask;       ///< empty: causal
   Want want = Want::kHidden;
@@ -190,6 +196,28 @@ struct SegmentResult {
   std::string hidden;                ///< [rows, H] of out_type
   std::vector<SampledToken> tokens;  ///< one per sampled row
   std::vector<float> logits;         ///< [sampled rows, V] when asked for
+};
+
+/// A step that was begun. It holds its shard and caches; dropped without finish() it waits for the device, and
+/// its cursors are as if it had been finished.
+class PendingStep {
+ public:
+  virtual ~PendingStep() = default;
+  /// Whether finish() returns without waiting. Of the thread that began it.
+  virtual bool ended() const = 0;
+  /// What Engine::step gives, once. Any thread, also while another step begins.
+  virtual StatusOr<std::vector<SegmentResult>> finish() = 0;
+};
+
+/// Of engines whose begin() runs the step.
+class StepThatRan final : public PendingStep {
+ public:
+  explicit StepThatRan(StatusOr<std::vector<SegmentResult>> results) : results_(std::move(results)) {}
+  bool ended() const override { return true; }
+  StatusOr<std::vector<SegmentResult>> finish() override { return std::move(results_); }
+
+ private:
+  StatusOr<std::vector<SegmentResult>> results_;
 };
 
 struct CacheState {
@@ -232,7 +260,7 @@ struct ForwardCounts {
   std::uint64_t ops = 0;  ///< op by op: every forward on a CPU
 };
 
-/// Runs shards. Every method may be called from any thread; steps run one at a time, and a load never waits
+/// Runs shards. Every method may be called from any thread; steps run one after another, and a load never waits
 /// for one or holds one up. The engine must outlive its shards' loads and steps.
 class Engine {
  public:
@@ -301,6 +329,18 @@ class Engine {
   virtual StatusOr<std::vector<SegmentResult>> step(const std::shared_ptr<const Shard>& shard,
                                                     const LayerRange& range,
                                                     std::span<const Segment> segments) = 0;
+
+  /// How many steps may be begun and not finished, so that the device goes from one to the next without
+  /// waiting for the host; 1: begin() runs the step.
+  virtual std::size_t steps_at_once() const { return 1; }
+  /// step() in two parts: takes the input in and hands the step to the device, which runs steps in this
+  /// order; PendingStep::finish() waits for it. Until then the step's caches are in it. With steps_at_once()
+  /// of them under way it waits for the first. A Status means that no segment runs.
+  virtual StatusOr<std::unique_ptr<PendingStep>> begin(const std::shared_ptr<const Shard>& shard,
+                                                       const LayerRange& range,
+                                                       std::vector<Segment> segments) {
+    return std::make_unique<StepThatRan>(step(shard, range, segments));
+  }
 };
 
 }  // namespace mesh::engine

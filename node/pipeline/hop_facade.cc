@@ -41,6 +41,9 @@ wire::SegmentAnswer HopTable::accept(wire::Segment segment, TimePoint now) {
 std::optional<StepWork> HopTable::next_step(TimePoint now) {
   return impl_->next_step(now);
 }
+std::optional<TimePoint> HopTable::ahead_from() const {
+  return impl_->ahead_from();
+}
 void HopTable::step_done(StepOutput output, TimePoint now) {
   impl_->step_done(std::move(output), now);
 }

@@ -4,6 +4,7 @@
 namespace mesh::pipeline {
 namespace {
 
+using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using wire::AnswerCode;
@@ -37,6 +38,32 @@ TEST_F(Steps, DecodeOfManySessionsSharesOneForward) {
   EXPECT_EQ(work->segments.size(), 5u);
   EXPECT_EQ(work->rows, 5u);
   EXPECT_FALSE(table.next_step(now)) << "one step of a session at a time";
+}
+
+TEST_F(Steps, ThoseThatMayComeAreWaitedForUntilTheRunningStepShouldEnd) {
+  open_many(3);
+  accept(of(1, 1, 0, 1));
+  const auto first = table.next_step(now);
+  accept(of(2, 1, 0, 1));
+  EXPECT_EQ(table.ahead_from(), std::nullopt) << "3 may come, and no step has shown how long one takes";
+  table.step_done(result(*first), now += milliseconds(4));
+  EXPECT_EQ(table.ahead_from(), std::nullopt) << "no step runs: there is nothing to be ahead of";
+  const auto second = table.next_step(now);
+  EXPECT_EQ(table.ahead_from(), std::nullopt) << "nothing waits";
+  accept(of(1, 2, 1, 1));
+  EXPECT_EQ(table.ahead_from(), now + milliseconds(4) - microseconds(500));
+  accept(of(3, 1, 0, 1));
+  EXPECT_LE(table.ahead_from(), now) << "all others are here";
+  const auto third = table.next_step(now);
+  ASSERT_TRUE(third);
+  EXPECT_EQ(third->segments.size(), 2u);
+  // Begun while the second ran, the third is measured from that one's end.
+  table.step_done(result(*second), now += milliseconds(4));
+  table.step_done(result(*third), now += milliseconds(1));
+  accept(of(1, 3, 2, 1));
+  ASSERT_TRUE(table.next_step(now));
+  accept(of(2, 2, 1, 1));
+  EXPECT_EQ(table.ahead_from(), now + microseconds(750));
 }
 
 TEST_F(Steps, SegmentsOfAnotherRangeOrModelNeverShareAForward) {

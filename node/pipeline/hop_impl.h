@@ -64,6 +64,7 @@ class HopTable::Impl {
 
   // hop_steps.cc
   std::optional<StepWork> next_step(TimePoint now);
+  std::optional<TimePoint> ahead_from() const;
   void step_done(StepOutput output, TimePoint now);
 
   // hop_links.cc
@@ -160,9 +161,12 @@ class HopTable::Impl {
   struct RunningStep {
     std::vector<std::pair<wire::HopKey, CacheId>> members;
     TimePoint began{};
+    wire::Lane lane = wire::Lane::kDecode;
     std::uint32_t prefill_rows = 0;
   };
   std::map<std::uint64_t, RunningStep> steps_;
+  TimePoint last_step_end_{};
+  std::array<Duration, 2> step_took_{};  ///< by lane, the last one; 0: none yet
 
   std::map<LinkKey, Link> links_;
   std::map<std::string, ReplayPace> paces_;  ///< by URL, both lanes together

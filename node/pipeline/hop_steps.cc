@@ -6,6 +6,9 @@
 namespace mesh::pipeline {
 namespace {
 
+/// What it takes from choosing a step until the device has it, with a thread switch or two.
+constexpr Duration kAhead = std::chrono::microseconds(500);
+
 std::size_t index_of(wire::Lane lane) {
   return static_cast<std::size_t>(lane);
 }
@@ -105,6 +108,7 @@ std::optional<StepWork> HopTable::Impl::next_step(TimePoint now) {
       RunningStep& running = steps_[work.id];
       running.members.emplace_back(key, session.cache);
       running.began = now;
+      running.lane = lane;
       if (lane == wire::Lane::kBulk) running.prefill_rows += session.running->input.rows;
       work.segments.push_back(std::move(step));
       update_waiting(session);
@@ -114,6 +118,18 @@ std::optional<StepWork> HopTable::Impl::next_step(TimePoint now) {
     return work;
   }
   return std::nullopt;
+}
+
+std::optional<TimePoint> HopTable::Impl::ahead_from() const {
+  const std::size_t waiting = waiting_[0].size() + waiting_[1].size();
+  if (steps_.empty() || waiting == 0) return std::nullopt;
+  const RunningStep& last = steps_.rbegin()->second;
+  std::size_t here = waiting;
+  for (const auto& [id, step] : steps_) here += step.members.size();
+  if (here >= sessions_.size()) return last.began;
+  const Duration took = step_took_[index_of(last.lane)];
+  if (took == Duration::zero()) return std::nullopt;
+  return std::max(last.began, last_step_end_) + took - std::min(took / 4, kAhead);
 }
 
 void HopTable::Impl::trim(HopSession& session, Position start) {
@@ -134,7 +150,10 @@ void HopTable::Impl::step_done(StepOutput output, TimePoint now) {
   MESH_CHECK(at != steps_.end() && at->second.members.size() == output.segments.size());
   const RunningStep step = std::move(at->second);
   steps_.erase(at);
-  room_.note_prefill(step.prefill_rows, now - step.began);
+  const Duration took = now - std::max(step.began, last_step_end_);
+  last_step_end_ = now;
+  step_took_[index_of(step.lane)] = took;
+  room_.note_prefill(step.prefill_rows, took);
   for (std::size_t i = 0; i < step.members.size(); ++i) {
     const auto& [key, cache] = step.members[i];
     HopSession* session = find(key);

@@ -137,6 +137,10 @@ class HopTable {
   /// The next forward, when one is ready: the oldest waiting segment and all that may share its step. Decode
   /// and prefill alternate while both wait. The caller may run several steps at once, in the order given.
   std::optional<StepWork> next_step(TimePoint now);
+  /// While steps run: from when on next_step() should be asked for one that is to follow without a gap.
+  /// Sooner, it would go without sessions that come before its turn; so not before the running one should end
+  /// soon, as the last one of its lane did, or when no session is left that could come. None: nothing waits.
+  std::optional<TimePoint> ahead_from() const;
   void step_done(StepOutput output, TimePoint now);
 
   std::optional<OutFrame> next_frame(TimePoint now);

@@ -1,5 +1,6 @@
 #include "node/runtime/executor.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/detached.h"
@@ -13,6 +14,7 @@ Executor::Executor(engine::Engine& engine, Done done, Lost lost, FaultPoints* fa
       lost_(std::move(lost)),
       moved_(std::move(moved)),
       faults_(faults) {
+  if (engine_.steps_at_once() > 1) finisher_ = std::thread([this] { finish_loop(); });
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -23,6 +25,8 @@ Executor::~Executor() {
 void Executor::stop() {
   queue_.close();
   if (thread_.joinable()) thread_.join();
+  begun_.close();
+  if (finisher_.joinable()) finisher_.join();
 }
 
 void Executor::carry_out(std::vector<CacheJob>& orders) {
@@ -37,11 +41,22 @@ void Executor::loop() {
     if (auto* work = std::get_if<StepJob>(&*job)) {
       if (!queue_.closed()) step(std::move(*work));
     } else if (auto* orders = std::get_if<std::vector<CacheJob>>(&*job)) {
+      wait_for_steps();
       for (const CacheJob& one : *orders) carry_out(one);
     } else {
+      wait_for_steps();
       std::get<std::function<void()>> (*job)();
     }
   }
+}
+
+void Executor::finish_loop() {
+  while (auto begun = begun_.pop()) finish(*std::move(begun));
+}
+
+void Executor::wait_for_steps() {
+  std::unique_lock lock(mutex_);
+  ended_.wait(lock, [this] { return under_way_ == 0; });
 }
 
 void Executor::carry_out(const CacheJob& job) {
@@ -119,17 +134,28 @@ StatusOr<engine::CacheId> Executor::cache_for(const StepJob& job, std::size_t in
 }
 
 void Executor::step(StepJob job) {
+  if (!job.orders.empty()) wait_for_steps();
   for (const CacheJob& order : job.orders) carry_out(order);
   pass(faults_, FaultPoint::kBeforeCompute);
-  const SteadyClock clock;
+  Begun begun = begin(job);
+  if (begun.step == nullptr || begun.step->ended() || !finisher_.joinable()) return finish(std::move(begun));
+  begun.under_way = true;
+  {
+    const std::lock_guard lock(mutex_);
+    ++under_way_;
+  }
+  begun_.push_beyond(std::move(begun));
+}
+
+Executor::Begun Executor::begin(const StepJob& job) {
   const pipeline::StepWork& work = job.work;
-  const TimePoint began = clock.now();
-  pipeline::StepOutput output;
+  Begun begun;
+  begun.began = SteadyClock().now();
+  begun.record = {work.identity, work.range, work.lane, work.rows, work.segments.size(), {}};
+  pipeline::StepOutput& output = begun.output;
   output.id = work.id;
   output.segments.resize(work.segments.size());
-
   std::vector<engine::Segment> inputs;
-  std::vector<std::size_t> places;
   for (std::size_t i = 0; i < work.segments.size(); ++i) {
     if (job.shard == nullptr) {
       output.segments[i].status =
@@ -144,23 +170,41 @@ void Executor::step(StepJob job) {
       continue;
     }
     inputs.push_back(*std::move(input));
-    places.push_back(i);
+    begun.places.push_back(i);
   }
-  if (!inputs.empty()) {
-    auto results = engine_.step(job.shard, work.range, inputs);
-    for (std::size_t i = 0; i < places.size(); ++i) {
-      pipeline::SegmentOutput& place = output.segments[places[i]];
+  if (inputs.empty()) return begun;
+  auto step = engine_.begin(job.shard, work.range, std::move(inputs));
+  if (step.ok()) {
+    begun.step = *std::move(step);
+  } else {
+    for (const std::size_t place : begun.places) output.segments[place].status = detached(step.status());
+  }
+  return begun;
+}
+
+void Executor::finish(Begun begun) {
+  if (begun.step != nullptr) {
+    auto results = begun.step->finish();
+    for (std::size_t i = 0; i < begun.places.size(); ++i) {
+      pipeline::SegmentOutput& place = begun.output.segments[begun.places[i]];
       if (results.ok()) {
         place = from_engine(std::move((*results)[i]));
       } else {
         place.status = detached(results.status());
       }
     }
+    begun.step.reset();
   }
-  const StepRecord record{work.identity, work.range,           work.lane,
-                          work.rows,     work.segments.size(), clock.now() - began};
+  {
+    const std::lock_guard lock(mutex_);
+    const TimePoint now = SteadyClock().now();
+    begun.record.took = now - std::max(begun.began, last_end_);
+    last_end_ = now;
+    if (begun.under_way) --under_way_;
+  }
+  ended_.notify_all();
   pass(faults_, FaultPoint::kAfterCompute);
-  done_(std::move(output), record);
+  done_(std::move(begun.output), begun.record);
 }
 
 }  // namespace mesh

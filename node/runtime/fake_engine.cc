@@ -110,6 +110,14 @@ void FakeEngine::fail_restores(bool fail) {
   restores_fail_ = fail;
 }
 
+void FakeEngine::set_copy_gate(bool open) {
+  {
+    const std::lock_guard lock(mutex_);
+    copy_gate_ = open;
+  }
+  gate_changed_.notify_all();
+}
+
 void FakeEngine::set_budget(std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   budget_ = bytes;
@@ -176,14 +184,16 @@ Status FakeEngine::attach(engine::CacheId cache,
 }
 
 StatusOr<std::uint64_t> FakeEngine::spill(engine::CacheId cache) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  gate_changed_.wait(lock, [&] { return copy_gate_; });
   Cache& found = caches_.at(cache);
   found.on_host = true;
   return found.hashes.size() * sizeof(std::uint64_t);
 }
 
 StatusOr<std::uint64_t> FakeEngine::restore(engine::CacheId cache) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  gate_changed_.wait(lock, [&] { return copy_gate_; });
   Cache& found = caches_.at(cache);
   if (restores_fail_) return error(StatusCode::kResourceExhausted, "needed 2 bytes, free 1");
   found.on_host = false;
@@ -192,6 +202,7 @@ StatusOr<std::uint64_t> FakeEngine::restore(engine::CacheId cache) {
 
 void FakeEngine::close_cache(engine::CacheId cache) {
   const std::lock_guard lock(mutex_);
+  log_.emplace_back("close");
   caches_.erase(cache);
 }
 
@@ -240,15 +251,56 @@ engine::SegmentResult FakeEngine::run(Cache& cache, const engine::Segment& segme
   return result;
 }
 
-StatusOr<std::vector<engine::SegmentResult>> FakeEngine::step(const std::shared_ptr<const engine::Shard>&,
-                                                              const LayerRange&,
-                                                              std::span<const engine::Segment> segments) {
+StatusOr<std::vector<engine::SegmentResult>> FakeEngine::run_when_open(
+    std::span<const engine::Segment> segments) {
   std::unique_lock lock(mutex_);
   gate_changed_.wait(lock, [&] { return gate_; });
+  log_.emplace_back("end");
   if (!fail_.ok()) return std::exchange(fail_, absl::OkStatus());
   std::vector<engine::SegmentResult> results;
   for (const engine::Segment& segment : segments) results.push_back(run(caches_.at(segment.cache), segment));
   return results;
+}
+
+StatusOr<std::vector<engine::SegmentResult>> FakeEngine::step(const std::shared_ptr<const engine::Shard>&,
+                                                              const LayerRange&,
+                                                              std::span<const engine::Segment> segments) {
+  return run_when_open(segments);
+}
+
+class FakeEngine::HeldStep final : public engine::PendingStep {
+ public:
+  HeldStep(FakeEngine& engine, std::vector<engine::Segment> segments)
+      : engine_(engine), segments_(std::move(segments)) {}
+  bool ended() const override { return false; }
+  StatusOr<std::vector<engine::SegmentResult>> finish() override { return engine_.run_when_open(segments_); }
+
+ private:
+  FakeEngine& engine_;
+  const std::vector<engine::Segment> segments_;
+};
+
+StatusOr<std::unique_ptr<engine::PendingStep>> FakeEngine::begin(
+    const std::shared_ptr<const engine::Shard>& shard, const LayerRange& range,
+    std::vector<engine::Segment> segments) {
+  {
+    const std::lock_guard lock(mutex_);
+    ++steps_begun_;
+    log_.emplace_back("begin");
+  }
+  begun_.notify_all();
+  if (steps_at_once_ == 1) return Engine::begin(shard, range, std::move(segments));
+  return std::make_unique<HeldStep>(*this, std::move(segments));
+}
+
+bool FakeEngine::wait_begun(std::size_t steps, std::chrono::milliseconds longest) {
+  std::unique_lock lock(mutex_);
+  return begun_.wait_for(lock, longest, [&] { return steps_begun_ >= steps; });
+}
+
+std::vector<std::string> FakeEngine::log() const {
+  const std::lock_guard lock(mutex_);
+  return log_;
 }
 
 }  // namespace mesh

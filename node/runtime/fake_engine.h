@@ -1,10 +1,12 @@
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "node/engine/engine.h"
@@ -15,6 +17,9 @@ namespace mesh {
 /// any hole, doubled or stale row changes all that follows. For tests.
 class FakeEngine final : public engine::Engine {
  public:
+  /// With more than one step at once it has a device: begin() returns, and steps run when the gate is open.
+  explicit FakeEngine(std::size_t steps_at_once = 1) : steps_at_once_(steps_at_once) {}
+
   static constexpr std::uint32_t kLayers = 6;
   static constexpr std::uint32_t kHidden = 8;
   static constexpr std::uint32_t kVocab = 1000;
@@ -28,10 +33,16 @@ class FakeEngine final : public engine::Engine {
 
   /// While closed, steps wait at the gate.
   void set_gate(bool open);
+  /// Waits until `steps` were begun; false after `longest`.
+  bool wait_begun(std::size_t steps, std::chrono::milliseconds longest);
+  /// Begins, ends and what was done to caches, in order.
+  std::vector<std::string> log() const;
   /// The next step fails as a whole, or one segment of it.
   void fail_next_step(Status status);
   void set_budget(std::uint64_t bytes);
   void fail_restores(bool fail);
+  /// While closed, caches that go to host memory or come back wait at it.
+  void set_copy_gate(bool open);
   std::uint64_t open_caches() const;
 
   engine::Device device() const override { return engine::Device::kCpu; }
@@ -59,6 +70,10 @@ class FakeEngine final : public engine::Engine {
   StatusOr<std::vector<engine::SegmentResult>> step(const std::shared_ptr<const engine::Shard>& shard,
                                                     const LayerRange& range,
                                                     std::span<const engine::Segment> segments) override;
+  std::size_t steps_at_once() const override { return steps_at_once_; }
+  StatusOr<std::unique_ptr<engine::PendingStep>> begin(const std::shared_ptr<const engine::Shard>& shard,
+                                                       const LayerRange& range,
+                                                       std::vector<engine::Segment> segments) override;
 
  private:
   struct Cache {
@@ -67,12 +82,17 @@ class FakeEngine final : public engine::Engine {
     std::vector<std::uint64_t> hashes;  ///< of each row so far
     bool on_host = false;
   };
+  class HeldStep;
+  StatusOr<std::vector<engine::SegmentResult>> run_when_open(std::span<const engine::Segment> segments);
   engine::SegmentResult run(Cache& cache, const engine::Segment& segment);
 
+  const std::size_t steps_at_once_;
   const engine::DeviceNote note_;
   mutable std::mutex mutex_;
-  std::condition_variable gate_changed_;
-  bool gate_ = true;
+  std::condition_variable gate_changed_, begun_;
+  std::vector<std::string> log_;
+  std::size_t steps_begun_ = 0;
+  bool gate_ = true, copy_gate_ = true;
   bool restores_fail_ = false;
   std::uint64_t budget_ = std::uint64_t{1} << 30;
   Status fail_;

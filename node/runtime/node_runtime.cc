@@ -185,12 +185,24 @@ void NodeRuntime::pump() {
   if (due && *due <= at) table_.tick(at);
   if (at >= next_second_) every_second();
   take_orders();
-  if (!step_running_) step_running_ = begin_step();
+  begin_steps();
   send_frames();
   send_to_heads();
   if (!orders_.empty()) executor_.carry_out(orders_);
-  const auto next = table_.next_wakeup();
-  alarm_.set(next ? std::min(*next, next_second_) : next_second_);
+  TimePoint next = std::min(table_.next_wakeup().value_or(next_second_), next_second_);
+  if (steps_.size() < engine_->steps_at_once()) next = std::min(next, table_.ahead_from().value_or(next));
+  alarm_.set(next);
+}
+
+/// While a step runs the next one waits for others to share it, until just before its turn.
+void NodeRuntime::begin_steps() {
+  while (steps_.size() < engine_->steps_at_once()) {
+    if (!steps_.empty()) {
+      const auto from = table_.ahead_from();
+      if (!from || *from > now()) return;
+    }
+    if (!begin_step()) return;
+  }
 }
 
 void NodeRuntime::every_second() {
@@ -217,9 +229,9 @@ bool NodeRuntime::begin_step() {
   StepJob job;
   job.orders = std::exchange(orders_, {});
   job.shard = shards_.find(work->identity, work->range, work->takes_ids);
-  running_heads_.clear();
+  std::vector<wire::HopKey>& heads = steps_[work->id];
   for (const pipeline::StepSegment& segment : work->segments) {
-    if (work->takes_ids) running_heads_.push_back(segment.hop);
+    if (work->takes_ids) heads.push_back(segment.hop);
   }
   job.work = *std::move(work);
   return executor_.run(std::move(job));
@@ -241,10 +253,10 @@ void NodeRuntime::step_done(pipeline::StepOutput output, const StepRecord& recor
   }
   auto shared = std::make_shared<pipeline::StepOutput>(std::move(output));
   strand_.post([this, shared] {
+    const auto step = steps_.extract(shared->id);
     table_.step_done(std::move(*shared), now());
-    step_running_ = false;
-    if (local_head_ == nullptr || running_heads_.empty()) return;
-    const wire::CursorsReply cursors = table_.cursors({std::exchange(running_heads_, {})});
+    if (local_head_ == nullptr || step.mapped().empty()) return;
+    const wire::CursorsReply cursors = table_.cursors({std::move(step.mapped())});
     for (const wire::CursorEntry& entry : cursors.hops) {
       if (entry.known) local_head_->send(entry);
     }

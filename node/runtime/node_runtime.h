@@ -66,6 +66,7 @@ class NodeRuntime final : public Node, private LaneEvents {
   // On the strand only.
   void pump();
   void take_orders();
+  void begin_steps();
   bool begin_step();
   void send_frames();
   void send_to_heads();
@@ -91,8 +92,8 @@ class NodeRuntime final : public Node, private LaneEvents {
   std::vector<CacheJob> orders_;  ///< on their way to the executor
   ForwardSessions forwards_;      ///< executor thread only
 
-  bool step_running_ = false;
-  std::vector<wire::HopKey> running_heads_;  ///< of the running step, sessions whose input is ids
+  std::map<std::uint64_t, std::vector<wire::HopKey>>
+      steps_;  ///< that run, by id: their sessions whose input is ids
   TimePoint next_second_;
 
   mutable std::mutex totals_mutex_;

@@ -163,6 +163,36 @@ TEST_F(NodeRuntimeTest, WhateverWaitsRunsInOneStep) {
   EXPECT_LE(after.steps - before.steps, 2u);
 }
 
+TEST_F(NodeRuntimeTest, ADeviceIsGivenTheNextStepWhileOneRuns) {
+  TestNode first(identity_, {0, 4}, 0, {}, 2);
+  const auto prompt = prompt_of(5);
+  TestHead::Session one = session(), other = session();
+  for (TestHead::Session* each : {&one, &other}) head_.open(*each, {&first, &last_});
+  first.engine().set_gate(false);
+  for (TestHead::Session* each : {&one, &other})
+    EXPECT_EQ(head_.send(*each, first, 0, prompt).code, wire::AnswerCode::kAccepted);
+  EXPECT_TRUE(first.engine().wait_begun(2, seconds(20)));
+  EXPECT_EQ(first.node().figures().steps, 0u) << "neither has ended";
+  first.engine().set_gate(true);
+  const TokenId token = FakeEngine::expected(prompt, {first.layers(), last_.layers()}, 1)[0];
+  for (TestHead::Session* each : {&one, &other}) EXPECT_EQ(head_.wait_token(each->id, 5), token);
+}
+
+TEST_F(NodeRuntimeTest, TextsAreTheSameOnDevicesThatAreGivenStepsAhead) {
+  TestNode first(identity_, {0, 3}, 0, {}, 2), last(identity_, {3, 6}, 0, {}, 2);
+  std::vector<std::thread> clients;
+  for (std::size_t i = 0; i < 8; ++i) {
+    clients.emplace_back([&, i] {
+      TestHead::Session session = this->session();
+      head_.open(session, {&first, &last});
+      const auto prompt = prompt_of(5 + 40 * i);
+      EXPECT_EQ(head_.generate(session, first, prompt, 20),
+                FakeEngine::expected(prompt, {first.layers(), last.layers()}, 20));
+    });
+  }
+  for (std::thread& client : clients) client.join();
+}
+
 TEST_F(NodeRuntimeTest, ARestartedHopGetsItsInputAgainAndTheStreamGoesOn) {
   TestHead::Session session = this->session();
   head_.open(session, route());

@@ -32,9 +32,10 @@ int any_port() {
 
 }  // namespace
 
-TestNode::TestNode(const ModelIdentity& identity, LayerRange layers, int port, NodeOptions options)
+TestNode::TestNode(const ModelIdentity& identity, LayerRange layers, int port, NodeOptions options,
+                   std::size_t steps_at_once)
     : layers_(layers) {
-  auto engine = std::make_unique<FakeEngine>();
+  auto engine = std::make_unique<FakeEngine>(steps_at_once);
   engine_ = engine.get();
   NodeObserver* const observer = options.observer;
   node_ = Node::start(std::move(options), std::move(engine), nullptr);

@@ -16,8 +16,9 @@ namespace mesh {
 /// A node with a fake engine behind a real server on a loopback port.
 class TestNode {
  public:
-  /// `port` 0: any.
-  TestNode(const ModelIdentity& identity, LayerRange layers, int port = 0, NodeOptions options = {});
+  /// `port` 0: any. `steps_at_once`: FakeEngine's.
+  TestNode(const ModelIdentity& identity, LayerRange layers, int port = 0, NodeOptions options = {},
+           std::size_t steps_at_once = 1);
   ~TestNode() { stop(); }
   /// As if the program were killed: nothing is drained.
   void stop();

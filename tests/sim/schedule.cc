@@ -56,6 +56,7 @@ SchedulePlan SchedulePlan::random(std::uint64_t seed) {
   Random r(mix(seed) ^ 0x5c4ed);
   SchedulePlan plan;
   plan.seed = seed;
+  plan.steps_at_once = 1 + seed % 2;
   plan.requests = r.between(4, 14);
   plan.arrivals_last = milliseconds(r.between(0, 800));
   plan.cancels = r.chance(0.5) ? 0.3 : 0;
@@ -207,12 +208,17 @@ void Schedule::finish(const head::Finished& finished) {
   if (finished.status.message().empty()) violation("an error without a message");
 }
 
+std::optional<TimePoint> Schedule::ahead_from() const {
+  return steps_run_ > 0 && steps_run_ < plan_.steps_at_once ? table_->ahead_from() : std::nullopt;
+}
+
 void Schedule::run_node() {
   const TimePoint now = timeline_.now();
   table_->tick(now);
   stage_.carry_out(table_->take_orders());
   std::optional<pipeline::StepWork> work;
-  if (!step_runs_) {
+  const auto ahead = ahead_from();
+  if (steps_run_ == 0 || (ahead && *ahead <= now)) {
     work = table_->next_step(now);
     stage_.carry_out(table_->take_orders());
   }
@@ -227,10 +233,12 @@ void Schedule::run_node() {
   check_memory();
   if (!work) return;
   took += kStep + kRow * work->rows;
-  step_runs_ = true;
+  ++steps_run_;
+  again_ = true;
+  device_free_ = std::max(device_free_, now) + took;
   auto output = std::make_shared<pipeline::StepOutput>(stage_.run(*std::move(work)));
-  timeline_.after(took, [this, output] {
-    step_runs_ = false;
+  timeline_.at(device_free_, [this, output] {
+    --steps_run_;
     table_->step_done(std::move(*output), timeline_.now());
     drain();
   });
@@ -268,7 +276,7 @@ void Schedule::drain() {
   }
   draining_ = false;
   std::optional<TimePoint> wakeup;
-  for (const auto& one : {head_.next_wakeup(), table_->next_wakeup(), queue_.next_wakeup()}) {
+  for (const auto& one : {head_.next_wakeup(), table_->next_wakeup(), queue_.next_wakeup(), ahead_from()}) {
     if (one && (!wakeup || *one < *wakeup)) wakeup = one;
   }
   if (!wakeup || (armed_ && *armed_ <= *wakeup && *armed_ > now)) return;

@@ -30,6 +30,7 @@ struct SchedulePlan {
   std::uint64_t device_blocks = 0, host_blocks = 0, prefix_blocks = 0;
   double copy_bytes_per_second = 1e9;
   double failures = 0;  ///< share of allocations that fail
+  std::size_t steps_at_once = 1;
   pipeline::HopFaults faults;
 
   /// Memory for the largest request up to a few of them, host memory for none up to all.
@@ -79,6 +80,8 @@ class Schedule {
   void arrive(std::size_t number);
   void drain();
   void admit();
+  /// When a step may be given to the device behind the one that it runs.
+  std::optional<TimePoint> ahead_from() const;
   void run_node();
   void carry_out(head::HeadAction& action);
   void finish(const head::Finished& finished);
@@ -100,7 +103,9 @@ class Schedule {
   std::map<SessionId, std::size_t> sessions_;
   std::set<SessionId> without_room_;
   std::uint64_t last_session_ = 0;
-  bool step_runs_ = false, draining_ = false, again_ = false;
+  std::size_t steps_run_ = 0;
+  TimePoint device_free_;  ///< when the steps that it was given have ended
+  bool draining_ = false, again_ = false;
   std::optional<TimePoint> armed_;
   Totals totals_;
   std::vector<std::string> violations_;

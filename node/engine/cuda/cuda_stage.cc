@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <optional>
@@ -12,7 +13,7 @@
 #include "node/engine/cuda/graph_cache.h"
 #include "node/engine/cuda/kernels/gated_linear.h"
 #include "node/engine/cuda/products.h"
-#include "node/engine/cuda/step_buffers.h"
+#include "node/engine/cuda/step_slot.h"
 
 namespace mesh::engine::cuda {
 namespace {
@@ -83,20 +84,39 @@ class Stage final : public StageForward {
            fits(model.tokens) && fits(model.head) && std::ranges::all_of(model.layers, layer_fits);
   }
 
-  Status run(const StageModel& model, StageBatch& batch) override {
-    return guarded([&] {
+  Status begin(const StageModel& model, StageBatch& batch) override {
+    std::unique_ptr<StepBuffers> old;  // until the forward that reads from it is enqueued
+    const Status status = guarded([&] {
       const c10::InferenceMode inference;
       const c10::cuda::CUDAStreamGuard guard(*stream_);
       StageShape shape = model.shape;
       shape.quantised = has_codes(model);
       if (!buffers_ || !buffers_->serves(shape)) {
+        for (StepSlot& slot : slots_) slot.finish(nullptr, clock_);
         graphs_.clear();
+        begun_ += slots_.size();  // nobody's hidden_rows() are in the new buffers
+        if (std::ranges::any_of(batch.segments, &StageSegment::hidden_on_device)) old = std::move(buffers_);
         buffers_.reset();
         buffers_ = std::make_unique<StepBuffers>(shape);
         products_.resize(StepBuffers::values_for(shape));
       }
+      batch.number = begun_ + 1;
+      slot_of(batch).finish(nullptr, clock_);
       forward(model, batch);
+      ++begun_;
     });
+    if (!status.ok()) cudaStreamSynchronize(launch_.stream);  // what was enqueued reads the slot
+    return status;
+  }
+
+  Status finish(StageBatch& batch) override {
+    slot_of(batch).finish(&batch, clock_);
+    return batch.status;
+  }
+
+  const std::byte* hidden_rows(const StageBatch& batch) const override {
+    if (begun_ - batch.number >= slots_.size()) return nullptr;
+    return static_cast<const std::byte*>(buffers_->narrowed[batch.number % slots_.size()]);
   }
 
   StageCounts counts() const override { return {graph_forwards_, launched_forwards_}; }
@@ -105,13 +125,8 @@ class Stage final : public StageForward {
   void forward(const StageModel& model, StageBatch& batch) {
     const Plan plan = fill_tables(model, batch);
     const int hidden = static_cast<int>(model.shape.hidden);
-    std::int64_t row = 0;
-    for (const StageSegment& segment : batch.segments) {
-      if (segment.hidden != nullptr) {
-        for (std::int64_t i = 0; i < segment.rows; ++i) send_hidden(segment, i, row + i, model.shape.hidden);
-      }
-      row += segment.rows;
-    }
+    StepSlot& slot = slot_of(batch);
+    slot.send_hidden(batch, hidden, buffers_->staging, launch_.stream);
     StepBuffers& to = *buffers_;
     const StepTables tables = to.tables();
     const CudaLinear* tokens = model.tokens == nullptr ? nullptr : &own(*model.tokens);
@@ -131,19 +146,13 @@ class Stage final : public StageForward {
                  plan.tiles,
                  plan.splits};
     run_part(key, model, true, [&] { run_layers(model, plan); });
-    check(cudaMemcpyAsync(to.results().finite, to.finite, static_cast<std::size_t>(plan.rows) * sizeof(int),
-                          cudaMemcpyDeviceToHost, launch_.stream));
-    read_hidden(batch, model.shape.hidden);
+    slot.fetch_hidden(launch_, batch, hidden, to.x, to.narrowed[batch.number % slots_.size()]);
     run_head(model, batch, key);
-    check(cudaStreamSynchronize(launch_.stream));
-    batch.finite.assign(to.results().finite, to.results().finite + row);
-    for (std::size_t i = 0; i < batch.sampled.size(); ++i) {
-      const Best& best = to.results().best[i];
-      batch.sampled[i].finite = best.id >= 0;
-      batch.sampled[i].id = best.id;
-      batch.sampled[i].logprob = best.logprob;
-    }
+    const StepKind kind{model.first_layer, std::ssize(model.layers), plan.rows, std::ssize(batch.sampled)};
+    slot.close(batch, std::ssize(batch.rotary), kind, to, launch_.stream);
   }
+
+  StepSlot& slot_of(const StageBatch& batch) { return slots_[batch.number % slots_.size()]; }
 
   /// Few rows are padded to a power of two or a multiple of 16, so that few graphs serve them.
   static int padded(int rows) {
@@ -152,7 +161,7 @@ class Stage final : public StageForward {
   }
 
   Plan fill_tables(const StageModel& model, const StageBatch& batch) {
-    StepBuffers::HostTables& host = buffers_->host();
+    StepBuffers::HostTables& host = slot_of(batch).tables();
     Plan plan;
     int rows = 0;
     std::size_t blocks = 0;
@@ -191,7 +200,7 @@ class Stage final : public StageForward {
     std::ranges::copy(model.frequencies, host.frequencies);
     if (plan.single) plan.tiles = 0;
     plan.splits = choose_splits(model.shape, plan, most);
-    check(buffers_->send(blocks, launch_.stream));
+    check(buffers_->send(host, blocks, launch_.stream));
     return plan;
   }
 
@@ -218,48 +227,16 @@ class Stage final : public StageForward {
   }
   bool on_warpgroups(const StageShape& shape) const { return options_.warpgroups && shape.head_dim >= 64; }
 
-  void send_hidden(const StageSegment& segment, std::int64_t index, std::int64_t row, std::int64_t hidden) {
-    const auto bytes = static_cast<std::size_t>(hidden * (segment.hidden_bfloat16 ? 2 : 4));
-    check(cudaMemcpyAsync(
-        static_cast<std::byte*>(buffers_->staging) + row * hidden * 4,
-        static_cast<const std::byte*>(segment.hidden) + static_cast<std::size_t>(index) * bytes, bytes,
-        cudaMemcpyHostToDevice, launch_.stream));
-  }
-
-  void read_hidden(const StageBatch& batch, std::int64_t hidden) {
-    std::int64_t row = 0;
-    for (const StageSegment& segment : batch.segments) {
-      const auto values = static_cast<std::size_t>(segment.rows * hidden);
-      const float* from = buffers_->x + row * hidden;
-      const void* source = from;
-      if (segment.out != nullptr && segment.out_bfloat16) {
-        source = static_cast<std::byte*>(buffers_->normed) + row * hidden * 2;
-        check(narrow_values(launch_, from, const_cast<void*>(source), static_cast<std::int64_t>(values)));
-      }
-      if (segment.out != nullptr) {
-        check(cudaMemcpyAsync(segment.out, source, values * (segment.out_bfloat16 ? 2 : 4),
-                              cudaMemcpyDeviceToHost, launch_.stream));
-      }
-      row += segment.rows;
-    }
-  }
-
   void run_head(const StageModel& model, StageBatch& batch, GraphKey key) {
-    const std::size_t vocab = static_cast<std::size_t>(model.shape.vocab);
+    StepSlot& slot = slot_of(batch);
     for (std::size_t first = 0; first < batch.sampled.size(); first += kHeadBatch) {
       const auto some = std::span(batch.sampled)
                             .subspan(first, std::min<std::size_t>(kHeadBatch, batch.sampled.size() - first));
       const int rows = padded(static_cast<int>(some.size()));
-      if (first > 0) check(buffers_->send_sampled(first, some.size(), launch_.stream));
+      if (first > 0) check(buffers_->send_sampled(slot.tables(), first, some.size(), launch_.stream));
       key.part = kHead, key.rows = rows, key.tiles = key.splits = 0;
       run_part(key, model, false, [&] { enqueue_head(model, rows); });
-      check(cudaMemcpyAsync(buffers_->results().best + first, buffers_->best, some.size() * sizeof(Best),
-                            cudaMemcpyDeviceToHost, launch_.stream));
-      for (std::size_t i = 0; i < some.size(); ++i) {
-        if (some[i].logits == nullptr) continue;
-        check(cudaMemcpyAsync(some[i].logits, buffers_->logits + i * vocab, vocab * sizeof(float),
-                              cudaMemcpyDeviceToHost, launch_.stream));
-      }
+      slot.fetch_head(batch, first, some.size(), *buffers_, model.shape.vocab, launch_.stream);
     }
   }
 
@@ -399,6 +376,9 @@ class Stage final : public StageForward {
   std::optional<c10::cuda::CUDAStream> stream_;
   Launch launch_;
   std::unique_ptr<StepBuffers> buffers_;
+  StepClock clock_;
+  std::array<StepSlot, 2> slots_;
+  std::uint64_t begun_ = 0;
   Products products_;
   GraphCache graphs_;
   std::atomic<std::uint64_t> graph_forwards_ = 0, launched_forwards_ = 0;

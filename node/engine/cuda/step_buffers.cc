@@ -25,7 +25,7 @@ class Pieces {
 
 struct Layout {
   float *x, *delta, *qkv, *logits, *cos, *sin, *sums;
-  void *normed, *q, *attended, *wide, *gated, *staging, *best_scratch, *tables;
+  void *normed, *q, *attended, *wide, *gated, *staging, *best_scratch, *tables, *narrowed[2];
   int* finite;
   unsigned* counters;
   Best* best;
@@ -52,6 +52,9 @@ Layout lay_out(const StageShape& shape, Pieces& pieces) {
   layout.sums = pieces.take<float>(std::max(row_sums, tile_sums) * 4);
   layout.counters = pieces.take<unsigned>(rows * shape.query_heads * 4);
   layout.best_scratch = pieces.take<void>(static_cast<std::int64_t>(best_scratch_bytes(kHeadBatch)));
+  for (void*& narrowed : layout.narrowed) narrowed = pieces.take<void>(rows * shape.hidden * 2);
+  static_assert(offsetof(StepBuffers::HostResults, best) == kStageRows * sizeof(int));
+  static_assert(kStageRows * sizeof(int) % 256 == 0, "best begins where finite ends");
   layout.finite = pieces.take<int>(rows * 4);
   layout.best = pieces.take<Best>(rows * static_cast<std::int64_t>(sizeof(Best)));
   layout.tables = pieces.take<void>(sizeof(StepBuffers::HostTables));
@@ -81,31 +84,26 @@ bool StepBuffers::serves(const StageShape& shape) const {
 
 StepBuffers::StepBuffers(const StageShape& shape) : shape_(shape) {
   memory_ = at::zeros({static_cast<std::int64_t>(bytes_for(shape))}, on_gpu(at::kByte));
-  check(cudaMallocHost(reinterpret_cast<void**>(&host_), sizeof(HostTables)));
-  check(cudaMallocHost(reinterpret_cast<void**>(&results_), sizeof(HostResults)));
   Pieces pieces(static_cast<std::byte*>(memory_.data_ptr()));
   const Layout layout = lay_out(shape, pieces);
   x = layout.x, delta = layout.delta, qkv = layout.qkv, logits = layout.logits;
   cos = layout.cos, sin = layout.sin, normed = layout.normed, q = layout.q;
   attended = layout.attended, wide = layout.wide, gated = layout.gated, staging = layout.staging;
+  std::ranges::copy(layout.narrowed, narrowed);
   best_scratch = layout.best_scratch, finite = layout.finite, best = layout.best;
   scratch = {layout.sums, layout.counters};
   device_ = static_cast<HostTables*>(layout.tables);
 }
 
-StepBuffers::~StepBuffers() {
-  cudaFreeHost(host_);
-  cudaFreeHost(results_);
-}
-
-cudaError_t StepBuffers::send(std::size_t block_count, cudaStream_t stream) {
+cudaError_t StepBuffers::send(const HostTables& host, std::size_t block_count, cudaStream_t stream) {
   const std::size_t bytes = offsetof(HostTables, blocks) + block_count * sizeof(std::byte*);
-  return cudaMemcpyAsync(device_, host_, bytes, cudaMemcpyHostToDevice, stream);
+  return cudaMemcpyAsync(device_, &host, bytes, cudaMemcpyHostToDevice, stream);
 }
 
-cudaError_t StepBuffers::send_sampled(std::size_t first, std::size_t count, cudaStream_t stream) {
-  return cudaMemcpyAsync(device_->sampled, host_->sampled + first, count * sizeof(int),
-                         cudaMemcpyHostToDevice, stream);
+cudaError_t StepBuffers::send_sampled(const HostTables& host, std::size_t first, std::size_t count,
+                                      cudaStream_t stream) {
+  return cudaMemcpyAsync(device_->sampled, host.sampled + first, count * sizeof(int), cudaMemcpyHostToDevice,
+                         stream);
 }
 
 StepTables StepBuffers::tables() const {

@@ -23,7 +23,6 @@ inline constexpr int kTileSplits = 4, kTileSplitRows = 256;
 class StepBuffers {
  public:
   explicit StepBuffers(const StageShape& shape);
-  ~StepBuffers();
   StepBuffers(const StepBuffers&) = delete;
 
   static std::uint64_t bytes_for(const StageShape& shape);
@@ -31,29 +30,30 @@ class StepBuffers {
   static std::int64_t values_for(const StageShape& shape);
   bool serves(const StageShape& shape) const;
 
-  /// Host tables, filled by the caller and sent by send().
+  /// Tables as the host fills them and send() brings them, from page-locked memory that stays until they are
+  /// there.
   struct HostTables {
     float frequencies[kMostPairs];
     Tile tiles[kStageRows];
     int ids[kStageRows], rotary[kStageRows], place[kStageRows], first_block[kStageRows], sampled[kStageRows];
     std::byte* blocks[kStageBlocks];
   };
-  HostTables& host() { return *host_; }
-  cudaError_t send(std::size_t block_count, cudaStream_t stream);
+  cudaError_t send(const HostTables& host, std::size_t block_count, cudaStream_t stream);
   /// Brings sampled[first, first + count) to the place where the head reads.
-  cudaError_t send_sampled(std::size_t first, std::size_t count, cudaStream_t stream);
+  cudaError_t send_sampled(const HostTables& host, std::size_t first, std::size_t count, cudaStream_t stream);
 
   StepTables tables() const;
   const float* frequencies() const;
 
+  /// As `finite` and `best` lie on the device.
   struct HostResults {
     int finite[kStageRows];
     Best best[kStageRows];
   };
-  HostResults& results() { return *results_; }
 
   float *x, *delta, *qkv, *logits, *cos, *sin;
   void *normed, *q, *attended, *wide, *gated, *staging, *best_scratch;
+  void* narrowed[2];  ///< hidden states in bfloat16, of forwards in turn
   int* finite;
   Best* best;
   SplitScratch scratch;
@@ -61,8 +61,6 @@ class StepBuffers {
  private:
   StageShape shape_;
   at::Tensor memory_;
-  HostTables* host_ = nullptr;
-  HostResults* results_ = nullptr;
   HostTables* device_ = nullptr;
 };
 

@@ -55,8 +55,9 @@ struct StageSegment {
   std::int64_t rows = 0;
   std::int64_t start = 0;
   std::span<const std::int32_t> ids;  ///< or `hidden`
-  const void* hidden = nullptr;       ///< host memory, [rows, H]
+  const void* hidden = nullptr;       ///< [rows, H], host memory or, bfloat16, rows of hidden_rows()
   bool hidden_bfloat16 = false;
+  bool hidden_on_device = false;
   std::vector<std::byte*> blocks;  ///< KV of all layers of the range, one block every 128 positions
   void* out = nullptr;             ///< host memory for the hidden states after the last layer, or null
   bool out_bfloat16 = false;
@@ -76,6 +77,9 @@ struct StageBatch {
   std::vector<std::int32_t> rotary;  ///< of every row
   std::vector<StageSampled> sampled;
   std::vector<std::uint8_t> finite;  ///< result: of every row, the hidden states after the last layer
+  // The device's own:
+  std::uint64_t number = 0;
+  Status status;
 };
 
 /// How forwards were run.
@@ -90,9 +94,17 @@ class StageForward {
   virtual ~StageForward() = default;
   /// Whether it can run this model; if not, the ops do.
   virtual bool takes(const StageModel& model) const = 0;
-  /// Appends the rows' keys and values, runs the layers and the head on the sampled rows, and waits. An error
-  /// concerns the whole batch.
-  virtual Status run(const StageModel& model, StageBatch& batch) = 0;
+  /// Enqueues: appends the rows' keys and values, runs the layers and the head on the sampled rows, behind
+  /// the forwards begun before. Input is taken in before it returns; the batch and what it points to for
+  /// results must stay until finish(). Two forwards are under way at most: the third begin() waits for the
+  /// first. An error concerns the whole batch, of which then nothing is under way.
+  virtual Status begin(const StageModel& model, StageBatch& batch) = 0;
+  /// Waits until the forward has ended and its results are there. Any thread, also while another forward
+  /// begins. An error concerns the whole batch.
+  virtual Status finish(StageBatch& batch) = 0;
+  /// [rows, H] on the device, where segments with out_bfloat16 have their rows, for the input of the next
+  /// begin(); null when later forwards took their place.
+  virtual const std::byte* hidden_rows(const StageBatch& batch) const = 0;
   virtual StageCounts counts() const = 0;  ///< any thread
 };
 

@@ -116,10 +116,22 @@ class LocalEngine final : public Engine {
   StatusOr<std::vector<SegmentResult>> step(const std::shared_ptr<const Shard>& shard,
                                             const LayerRange& range,
                                             std::span<const Segment> segments) override {
-    const auto& loaded = static_cast<const LoadedShard&>(*shard);
-    MESH_RETURN_IF_ERROR(check_holds(loaded, range));
+    MESH_ASSIGN_OR_RETURN(const std::unique_ptr<PendingStep> begun,
+                          begin(shard, range, {segments.begin(), segments.end()}));
+    return begun->finish();
+  }
+
+  std::size_t steps_at_once() const override { return ops_->stage() == nullptr ? 1 : 2; }
+
+  StatusOr<std::unique_ptr<PendingStep>> begin(const std::shared_ptr<const Shard>& shard,
+                                               const LayerRange& range,
+                                               std::vector<Segment> segments) override {
+    auto loaded = std::static_pointer_cast<const LoadedShard>(shard);
+    MESH_RETURN_IF_ERROR(check_holds(*loaded, range));
+    auto begun = std::make_unique<LocalStep>(*ops_, caches_, std::move(loaded), std::move(segments));
     const std::lock_guard lock(step_mutex_);
-    return runner_.run(loaded, range, segments);
+    runner_.begin(*begun, range);
+    return begun;
   }
 
  private:

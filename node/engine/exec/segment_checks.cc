@@ -96,12 +96,14 @@ Status check_segment(const Segment& segment, const Shard& shard, const LayerRang
     return error(StatusCode::kOutOfRange, "the segment ends at token {}, the model takes {}",
                  std::uint64_t{segment.start} + segment.rows, limit);
   }
-  if (segment.ids.empty() == segment.hidden.empty())
-    return invalid("a segment has either ids or hidden states");
+  const int inputs = !segment.ids.empty() + !segment.hidden.empty() + (segment.from != nullptr);
+  if (inputs != 1) return invalid("a segment has either ids or hidden states");
   if (!segment.ids.empty()) {
     MESH_RETURN_IF_ERROR(check_ids(segment, shard, range));
-  } else {
+  } else if (segment.from == nullptr) {
     MESH_RETURN_IF_ERROR(check_hidden(segment, shard));
+  } else if (segment.hidden_type != HiddenType::kBfloat16) {
+    return invalid("the hidden states of another step are bfloat16");
   }
   if (!segment.rotary_positions.empty()) {
     if (segment.rotary_positions.size() != segment.rows) {

@@ -9,75 +9,111 @@
 #include "node/engine/sampling/sampler.h"
 
 namespace mesh::engine {
-StatusOr<std::vector<SegmentResult>> StepRunner::run(const LoadedShard& shard, const LayerRange& range,
-                                                     std::span<const Segment> segments) {
-  std::vector<SegmentResult> results(segments.size());
-  std::vector<Live> live;
-  for (std::size_t i = 0; i < segments.size(); ++i) {
-    const Segment& segment = segments[i];
-    Status& status = results[i].status;
-    status = check_segment(segment, shard, range, shard.decoder->embedding_plan.positions.has_value());
-    if (!status.ok()) continue;
-    auto cache = caches_.lend(segment.cache, shard.identity(), range, segment.start, segment.rows);
-    status = cache.status();
-    if (!status.ok()) continue;
-    if (status = (*cache)->make_writable(ops_, segment.start, segment.start + segment.rows, caches_.faults());
-        !status.ok()) {
-      caches_.give_back(**cache, segment.start);
-      continue;
-    }
-    live.push_back({&segment, &results[i], *std::move(cache)});
+namespace {
+
+/// What the segment is fed by a step before it, when that ended badly or gives something else.
+Status check_source(const Segment& segment, LocalStep& source, const LoadedShard& shard) {
+  if (segment.from_segment >= source.segments().size())
+    return error(StatusCode::kInvalidArgument, "the step before has no segment {}", segment.from_segment);
+  const Segment& before = source.segments()[segment.from_segment];
+  if (const Status& failed = source.result(segment.from_segment).status; !failed.ok()) return failed;
+  if (before.want == Want::kHidden && before.out_type == HiddenType::kBfloat16 &&
+      before.rows == segment.rows && source.shard().decoder->hidden == shard.decoder->hidden) {
+    return absl::OkStatus();
   }
+  return error(StatusCode::kInvalidArgument,
+               "segment {} of the step before does not give {} rows of bfloat16 hidden states of {} values",
+               segment.from_segment, segment.rows, shard.decoder->hidden);
+}
+
+}  // namespace
+
+Status StepRunner::join(LocalStep& step, const LayerRange& range, std::size_t index, bool staged) {
+  const LoadedShard& shard = step.shard();
+  const Segment& segment = step.segments()[index];
+  MESH_RETURN_IF_ERROR(
+      check_segment(segment, shard, range, shard.decoder->embedding_plan.positions.has_value()));
+  LiveSegment live{.segment = &segment, .result = &step.result(index), .cache = {}, .hidden = segment.hidden};
+  if (segment.from != nullptr) {
+    auto& source = static_cast<LocalStep&>(*segment.from);
+    MESH_RETURN_IF_ERROR(check_source(segment, source, shard));
+    if (staged) live.device_rows = source.device_rows(segment.from_segment);
+    if (live.device_rows == nullptr) MESH_RETURN_IF_ERROR(take_from_source(live));
+  }
+  MESH_ASSIGN_OR_RETURN(live.cache,
+                        caches_.lend(segment.cache, shard.identity(), range, segment.start, segment.rows));
+  const Position end = segment.start + segment.rows;
+  if (const Status status = live.cache->make_writable(ops_, segment.start, end, caches_.faults());
+      !status.ok()) {
+    caches_.give_back(*live.cache, segment.start);
+    return status;
+  }
+  step.live().push_back(std::move(live));
+  return absl::OkStatus();
+}
+
+Status StepRunner::take_from_source(LiveSegment& live) {
+  auto& source = static_cast<LocalStep&>(*live.segment->from);
+  source.end_forward();
+  const SegmentResult& result = source.result(live.segment->from_segment);
+  live.device_rows = nullptr;
+  live.hidden = result.hidden;
+  return result.status;
+}
+
+void StepRunner::begin(LocalStep& step, const LayerRange& range) {
+  const std::optional<StageModel> model = staged(step, range);
+  for (std::size_t i = 0; i < step.segments().size(); ++i) {
+    if (const Status status = join(step, range, i, model.has_value()); !status.ok())
+      step.result(i).status = status;
+  }
+  std::vector<LiveSegment>& live = step.live();
   for (std::size_t first = 0; first < live.size();) {
     std::size_t last = first;
     for (std::int64_t rows = 0; last < live.size(); ++last) {
       rows += live[last].segment->rows;
       if (last > first && rows > kForwardRows) break;
     }
-    forward(shard, range, std::span(live).subspan(first, last - first));
+    forward(step, range, model ? &*model : nullptr, std::span(live).subspan(first, last - first));
     first = last;
   }
-  return results;
 }
 
 /// A row of the forward whose next token is wanted.
 struct StepRunner::SampledRow {
-  Live* live;
+  LiveSegment* live;
   std::int32_t row;   // in the forward
   Position position;  // of the token to come
 };
 
-Status StepRunner::try_forward(const LoadedShard& shard, const LayerRange& range, std::span<Live> live) {
-  if (const std::optional<StageModel> model = staged(shard, range, live)) return compute_staged(*model, live);
+Status StepRunner::try_forward(LocalStep& step, const LayerRange& range, const StageModel* model,
+                               std::span<LiveSegment> live) {
+  step.end_forward();
+  if (model != nullptr) return begin_staged(step, *model, live);
   ++op_forwards_;
-  const Status status = compute(shard, range, live);
+  const Status status = compute(step.shard(), range, live);
   const Status finished = ops_.finish();
   return status.ok() ? finished : status;
 }
 
-void StepRunner::forward(const LoadedShard& shard, const LayerRange& range, std::span<Live> live) {
-  const Status status = try_forward(shard, range, live);
+void StepRunner::forward(LocalStep& step, const LayerRange& range, const StageModel* model,
+                         std::span<LiveSegment> live) {
+  const Status status = try_forward(step, range, model, live);
   if (status.code() == StatusCode::kResourceExhausted && live.size() > 1) {
     for (std::size_t i = 0; i < live.size(); ++i) {
       *live[i].result = {};
-      forward(shard, range, live.subspan(i, 1));
+      forward(step, range, model, live.subspan(i, 1));
     }
     return;
   }
-  for (Live& one : live) {
-    SegmentResult& result = *one.result;
-    if (!status.ok()) result.status = status;
-    if (!result.status.ok()) result = {.status = result.status, .hidden = {}, .tokens = {}, .logits = {}};
-    const Segment& segment = *one.segment;
-    caches_.give_back(*one.cache, result.status.ok() ? segment.start + segment.rows : segment.start);
-  }
+  if (step.ended()) step.settle(live, status);
 }
 
-Status StepRunner::compute(const LoadedShard& shard, const LayerRange& range, std::span<Live> live) {
+Status StepRunner::compute(const LoadedShard& shard, const LayerRange& range, std::span<LiveSegment> live) {
   const DecoderSpec& spec = *shard.decoder;
   Forward forward{ops_, workspace_, spec, live.front().cache->layout(), {}, {}, {}, observer_};
   std::vector<Position> positions;
-  for (Live& one : live) {
+  for (LiveSegment& one : live) {
     one.first_row = static_cast<std::int64_t>(positions.size());
     append_positions(*one.segment, positions);
     forward.segments.push_back({.first_row = one.first_row,
@@ -95,7 +131,7 @@ Status StepRunner::compute(const LoadedShard& shard, const LayerRange& range, st
     MESH_RETURN_IF_ERROR(run_layer(forward, shard.layer(layer), layer, x));
   }
   std::vector<SampledRow> sampled;
-  for (Live& one : live) {
+  for (LiveSegment& one : live) {
     const Segment& segment = *one.segment;
     const Matrix rows = x.row_range(one.first_row, segment.rows);
     if (!ops_.all_finite(rows)) {
@@ -111,12 +147,12 @@ Status StepRunner::compute(const LoadedShard& shard, const LayerRange& range, st
   return sample_rows(forward, shard, sampled, x);
 }
 
-Status StepRunner::read_input(Forward& forward, const LoadedShard& shard, std::span<const Live> live,
+Status StepRunner::read_input(Forward& forward, const LoadedShard& shard, std::span<const LiveSegment> live,
                               std::span<const Position> positions, Matrix x) {
-  for (const Live& one : live) {
+  for (const LiveSegment& one : live) {
     const Segment& segment = *one.segment;
     const Matrix rows = x.row_range(one.first_row, segment.rows);
-    const std::string& hidden = segment.hidden;
+    const std::string_view hidden = one.hidden;
     if (!segment.ids.empty()) {
       const auto own = positions.subspan(static_cast<std::size_t>(one.first_row), segment.rows);
       MESH_RETURN_IF_ERROR(

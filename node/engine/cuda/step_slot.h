@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <mutex>
+
+#include "node/engine/cuda/step_buffers.h"
+#include "node/engine/cuda/step_clock.h"
+
+namespace mesh::engine::cuda {
+
+/// Page-locked host memory that grows; what it held is then gone.
+class PinnedBytes {
+ public:
+  PinnedBytes() = default;
+  ~PinnedBytes();
+  PinnedBytes(const PinnedBytes&) = delete;
+  std::byte* at_least(std::uint64_t bytes);
+
+ private:
+  std::byte* data_ = nullptr;
+  std::uint64_t bytes_ = 0;
+};
+
+/// The host's side of a forward: what is sent to the device and what comes back, in page-locked memory, and
+/// the event at its end. The host fills one slot while the device works on another one's forward.
+class StepSlot {
+ public:
+  StepSlot();
+  ~StepSlot();
+  StepSlot(const StepSlot&) = delete;
+
+  StepBuffers::HostTables& tables() { return *tables_; }
+
+  // Enqueue; check() throws.
+  /// Hidden states to `staging`, each row 4 · H bytes after the one before.
+  void send_hidden(const StageBatch& batch, std::int64_t hidden, void* staging, cudaStream_t stream);
+  /// The rows of x [rows, H] that are wanted; in `narrowed` they are left in bfloat16.
+  void fetch_hidden(const Launch& launch, const StageBatch& batch, std::int64_t hidden, const float* x,
+                    void* narrowed);
+  /// sampled[first, first + count) as the head has left them, with the logits that are wanted.
+  void fetch_head(const StageBatch& batch, std::size_t first, std::size_t count, const StepBuffers& from,
+                  std::int64_t vocab, cudaStream_t stream);
+  /// What results are left, of `rows` rows; then the forward is under way.
+  void close(StageBatch& batch, std::int64_t rows, const StepKind& kind, const StepBuffers& from,
+             cudaStream_t stream);
+
+  /// Waits for the forward under way, if it is `batch`'s (null: whosever), and fills its results. Any thread.
+  void finish(const StageBatch* batch, StepClock& clock);
+
+ private:
+  void deliver(StageBatch& batch);
+
+  StepBuffers::HostTables* tables_ = nullptr;
+  StepBuffers::HostResults* results_ = nullptr;
+  PinnedBytes sent_, fetched_, logits_;
+  std::int64_t rows_ = 0, hidden_ = 0, vocab_ = 0;
+  cudaEvent_t ended_ = nullptr;
+  StepKind kind_{};
+  TimePoint begun_;
+  std::mutex mutex_;
+  StageBatch* batch_ = nullptr;  ///< of the forward under way
+};
+
+}  // namespace mesh::engine::cuda
