@@ -111,25 +111,30 @@ StatusOr<std::string_view> Checkpoint::tensor(std::string_view tensor) {
   return slice(tensor, 0, found.bytes);
 }
 
-StatusOr<std::string_view> Checkpoint::slice(std::string_view tensor, std::uint64_t begin,
-                                             std::uint64_t length) {
+StatusOr<Checkpoint::Place> Checkpoint::place_of(std::string_view tensor, std::uint64_t begin,
+                                                 std::uint64_t length) {
   MESH_ASSIGN_OR_RETURN(const std::string file, file_of(tensor));
-  MESH_ASSIGN_OR_RETURN(const TensorInfo found, info(tensor));
+  MESH_ASSIGN_OR_RETURN(TensorInfo found, info(tensor));
   const auto end = checked_add(begin, length);
   if (!end || *end > found.bytes) {
     return error(StatusCode::kOutOfRange, "bytes [{}, +{}) of {}, which has {}", begin, length,
                  printable(tensor), found.bytes);
   }
   MESH_ASSIGN_OR_RETURN(const auto path, files_->ensured_path(file, {found.offset + begin, length}));
-  MESH_ASSIGN_OR_RETURN(const auto opened, mapped(file, path));
-  return opened->map(found, begin, length);
+  MESH_ASSIGN_OR_RETURN(auto opened, mapped(file, path));
+  return Place{std::move(opened), std::move(found)};
 }
 
-void Checkpoint::read_ahead(std::string_view tensor, std::uint64_t begin, std::uint64_t length) {
-  const auto found = info(tensor);
-  if (!found.ok() || begin >= found->bytes) return;
-  // To map it is to let it be read.
-  (void)slice(tensor, begin, std::min(length, found->bytes - begin));
+StatusOr<std::string_view> Checkpoint::slice(std::string_view tensor, std::uint64_t begin,
+                                             std::uint64_t length) {
+  MESH_ASSIGN_OR_RETURN(const Place place, place_of(tensor, begin, length));
+  return place.file->map(place.tensor, begin, length);
+}
+
+StatusOr<std::string_view> Checkpoint::read(std::string_view tensor, std::uint64_t begin,
+                                            std::uint64_t length, safetensors::ReadBuffer& buffer) {
+  MESH_ASSIGN_OR_RETURN(const Place place, place_of(tensor, begin, length));
+  return place.file->read(place.tensor, begin, length, buffer);
 }
 
 std::optional<std::uint64_t> Checkpoint::made_of(std::string_view) const {

@@ -37,10 +37,11 @@ class Checkpoint {
   /// Bytes [begin, begin + length) of the tensor: rows for a rank, an embedding's row.
   virtual StatusOr<std::string_view> slice(std::string_view tensor, std::uint64_t begin,
                                            std::uint64_t length);
-  /// Lets the disk read bytes [begin, begin + length), or as many as there are, and returns at once. For what
-  /// slice() will be asked for soon; does nothing where that fails.
-  virtual void read_ahead(std::string_view tensor, std::uint64_t begin, std::uint64_t length);
-  /// Drops the resident pages of a span that tensor() or slice() gave.
+  /// The same for one pass over the bytes, maybe in `buffer` (safetensors::MappedFile::read): valid until it
+  /// is released or `buffer` is read into again.
+  virtual StatusOr<std::string_view> read(std::string_view tensor, std::uint64_t begin, std::uint64_t length,
+                                          safetensors::ReadBuffer& buffer);
+  /// Drops the resident pages of a span that tensor(), slice() or read() gave.
   virtual void release(std::string_view span);
   /// Of a checkpoint of made-up weights: what this tensor's values are made of. A device may make others of
   /// the same distribution instead of reading these. Nothing: weights are real.
@@ -62,6 +63,12 @@ class Checkpoint {
   /// The file with its header ensured.
   StatusOr<std::shared_ptr<MappedFile>> with_header(const std::string& file);
   StatusOr<std::string> file_of(std::string_view tensor) const;
+  /// Where bytes [begin, begin + length) of a tensor are, ensured.
+  struct Place {
+    std::shared_ptr<MappedFile> file;
+    safetensors::TensorInfo tensor;
+  };
+  StatusOr<Place> place_of(std::string_view tensor, std::uint64_t begin, std::uint64_t length);
 
   const std::shared_ptr<ModelFiles> files_;
   TensorFiles tensor_files_;

@@ -99,20 +99,26 @@ TEST_F(CheckpointTest, ReleasedTensorsAreNotResident) {
   EXPECT_EQ(*(*checkpoint)->resident_bytes(), 0u);
 }
 
-TEST_F(CheckpointTest, ReadingAheadTouchesNothingAndNeverFails) {
+TEST_F(CheckpointTest, ReadingOnceGivesTheSameBytesAndLeavesNothingMappedIn) {
   write("m/config.json", "{}");
-  const std::string data(3 << 20, 'd');
+  std::string data(3 << 20, 'd');
+  for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i % 251);
   ASSERT_TRUE(safetensors::write_safetensors(folder_ / "m/model.safetensors",
                                              {{"x", Dtype::kU8, {data.size()}, data}})
                   .ok());
   const auto checkpoint = Checkpoint::open(*open_folder(folder_ / "m"));
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  (*checkpoint)->read_ahead("x", 1 << 20, 1 << 20);
-  (*checkpoint)->read_ahead("x", 2 << 20, ~std::uint64_t{0});  // as many as there are
-  (*checkpoint)->read_ahead("x", data.size(), 1);
-  (*checkpoint)->read_ahead("absent", 0, 1);
+  safetensors::ReadBuffer buffer;
+  for (const std::uint64_t begin : {0u, 1u, 4095u, 1u << 20, (3u << 20) - 5}) {
+    const std::uint64_t length = std::min<std::uint64_t>(1 << 20, data.size() - begin);
+    const auto bytes = (*checkpoint)->read("x", begin, length, buffer);
+    ASSERT_TRUE(bytes.ok()) << bytes.status();
+    EXPECT_EQ(*bytes, data.substr(begin, length)) << begin;
+    (*checkpoint)->release(*bytes);
+  }
   EXPECT_EQ(*(*checkpoint)->resident_bytes(), 0u);
-  EXPECT_EQ(*(*checkpoint)->tensor("x"), data);
+  EXPECT_EQ((*checkpoint)->read("x", 2 << 20, 2 << 20, buffer).status().code(), StatusCode::kOutOfRange);
+  EXPECT_EQ((*checkpoint)->read("absent", 0, 1, buffer).status().code(), StatusCode::kNotFound);
 }
 
 }  // namespace

@@ -11,6 +11,8 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "common/base/check.h"
 #include "common/base/checked.h"
@@ -89,6 +91,7 @@ Status MappedFile::read_header() {
 
 MappedFile::~MappedFile() {
   if (base_ != nullptr) ::munmap(base_, page_ceil(size_));
+  if (direct_ && *direct_ >= 0) ::close(*direct_);
   ::close(fd_);
 }
 
@@ -104,8 +107,8 @@ StatusOr<std::string_view> MappedFile::map(const TensorInfo& tensor) {
   return map(tensor, 0, tensor.bytes);
 }
 
-StatusOr<std::string_view> MappedFile::map(const TensorInfo& tensor, std::uint64_t begin,
-                                           std::uint64_t length) {
+StatusOr<std::uint64_t> MappedFile::offset_of(const TensorInfo& tensor, std::uint64_t begin,
+                                              std::uint64_t length) const {
   const auto end = checked_add(begin, length);
   if (!end || *end > tensor.bytes) {
     return error(StatusCode::kOutOfRange, "{}: bytes [{}, +{}) of a tensor of {}", path_.string(), begin,
@@ -115,18 +118,75 @@ StatusOr<std::string_view> MappedFile::map(const TensorInfo& tensor, std::uint64
   if (!tensor_end || *tensor_end > size_) {
     return error(StatusCode::kOutOfRange, "{}: the tensor does not lie in the file", path_.string());
   }
-  if (length == 0) return std::string_view{};
-  MESH_RETURN_IF_ERROR(map_pages(page_floor(tensor.offset + begin), page_ceil(tensor.offset + *end)));
-  return std::string_view(base_ + tensor.offset + begin, length);
+  return tensor.offset + begin;
 }
 
-Status MappedFile::map_pages(std::uint64_t begin, std::uint64_t end) {
+StatusOr<std::string_view> MappedFile::map(const TensorInfo& tensor, std::uint64_t begin,
+                                           std::uint64_t length) {
+  MESH_ASSIGN_OR_RETURN(const std::uint64_t offset, offset_of(tensor, begin, length));
+  if (length == 0) return std::string_view{};
+  const std::uint64_t first = page_floor(offset), end = page_ceil(offset + length);
+  MESH_ASSIGN_OR_RETURN(const bool fresh, map_pages(first, end));
+  // Read all of it now, in large requests.
+  if (fresh || end - first >= kReadAgainBytes) ::madvise(base_ + first, end - first, MADV_WILLNEED);
+  return std::string_view(base_ + offset, length);
+}
+
+StatusOr<std::string_view> MappedFile::read(const TensorInfo& tensor, std::uint64_t begin,
+                                            std::uint64_t length, ReadBuffer& buffer) {
+  MESH_ASSIGN_OR_RETURN(const std::uint64_t offset, offset_of(tensor, begin, length));
+  if (length == 0) return std::string_view{};
+  MESH_RETURN_IF_ERROR(map_pages(page_floor(offset), page_ceil(offset + length)).status());
+  if (!in_page_cache(page_floor(offset), page_ceil(offset + length))) {
+    const std::string_view bytes = read_directly(offset, length, buffer);
+    if (!bytes.empty()) return bytes;
+  }
+  return map(tensor, begin, length);
+}
+
+bool MappedFile::in_page_cache(std::uint64_t begin, std::uint64_t end) const {
+  std::vector<unsigned char> pages((end - begin) / page_size());
+  // Of a file that another user owns the kernel says that all of it is there.
+  if (::mincore(base_ + begin, end - begin, pages.data()) != 0) return false;
+  return std::all_of(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; });
+}
+
+int MappedFile::direct() {
+  const std::lock_guard lock(mutex_);
+  if (!direct_) {
+    // The very file, whatever its path names by now.
+    const std::string self = "/proc/self/fd/" + std::to_string(fd_);
+    direct_ = ::open(self.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+  }
+  return *direct_;
+}
+
+std::string_view MappedFile::read_directly(std::uint64_t begin, std::uint64_t length, ReadBuffer& buffer) {
+  constexpr std::uint64_t kBlock = ReadBuffer::kAlignment;
+  const int file = direct();
+  if (file < 0) return {};
+  const std::uint64_t first = begin / kBlock * kBlock, before = begin - first;
+  const std::uint64_t wanted = (before + length + kBlock - 1) / kBlock * kBlock;
+  char* const room = buffer.room(wanted);
+  if (room == nullptr) return {};
+  std::uint64_t done = 0;
+  while (done < before + length) {
+    const ssize_t got = ::pread(file, room + done, wanted - done, static_cast<off_t>(first + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return {};  // no way past the page cache here, or a file that was cut: map() says which
+    done += static_cast<std::uint64_t>(got);
+  }
+  return {room + before, length};
+}
+
+StatusOr<bool> MappedFile::map_pages(std::uint64_t begin, std::uint64_t end) {
   const std::lock_guard lock(mutex_);
   auto at = mapped_.upper_bound(begin);
   if (at != mapped_.begin() && std::prev(at)->second >= begin) --at;
   const bool covered = at != mapped_.end() && at->first <= begin && at->second >= end;
-  if (covered && end - begin < kReadAgainBytes) return absl::OkStatus();
+  if (covered && end - begin < kReadAgainBytes) return false;
   MESH_RETURN_IF_ERROR(check_size());
+  if (covered) return false;
 
   // Only the gaps are mapped: others may be reading the pages that are mapped already.
   std::uint64_t merged_begin = begin;
@@ -143,9 +203,7 @@ Status MappedFile::map_pages(std::uint64_t begin, std::uint64_t end) {
   }
   mapped_.erase(first, at);
   mapped_.emplace(merged_begin, merged_end);
-  // Read all of it now, in large requests.
-  ::madvise(base_ + begin, end - begin, MADV_WILLNEED);
-  return absl::OkStatus();
+  return true;
 }
 
 Status MappedFile::check_size() const {

@@ -1,5 +1,6 @@
 #include "common/safetensors/mapped_file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -160,6 +161,40 @@ TEST_F(MappedFileTest, RefusesToMapAFileThatShrank) {
   ASSERT_TRUE(file.ok()) << file.status();
   fs::resize_file(path, 150'000);
   EXPECT_EQ((*file)->map(**(*file)->info("t2")).status().code(), StatusCode::kFailedPrecondition);
+}
+
+TEST_F(MappedFileTest, ReadsPastThePageCacheWhatItDoesNotHave) {
+  constexpr std::size_t kBytes = 3'000'001;
+  const fs::path path = write_file(3, kBytes);
+  const int fd = ::open(path.c_str(), O_RDONLY);
+  ::fdatasync(fd);
+  ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+  ::close(fd);
+  const auto file = MappedFile::open(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  ReadBuffer buffer;
+  for (int i = 0; i < 3; ++i) {
+    const TensorInfo& info = **(*file)->info("t" + std::to_string(i));
+    for (const std::uint64_t begin : {std::uint64_t{0}, std::uint64_t{4'097}, kBytes - 1}) {
+      const std::uint64_t length = std::min<std::uint64_t>(1'000'000, kBytes - begin);
+      const auto bytes = (*file)->read(info, begin, length, buffer);
+      ASSERT_TRUE(bytes.ok()) << bytes.status();
+      EXPECT_EQ(*bytes, std::string(length, static_cast<char>(i)));
+      if ((*file)->contains(*bytes)) (*file)->release(*bytes);
+    }
+    EXPECT_EQ((*file)->read(info, kBytes, 1, buffer).status().code(), StatusCode::kOutOfRange);
+  }
+  EXPECT_EQ(*(*file)->resident_bytes(), 0u);
+}
+
+TEST_F(MappedFileTest, RefusesToReadAFileThatShrank) {
+  const fs::path path = write_file(3, 100'000);
+  const auto file = MappedFile::open(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  fs::resize_file(path, 150'000);
+  ReadBuffer buffer;
+  EXPECT_EQ((*file)->read(**(*file)->info("t2"), 0, 100'000, buffer).status().code(),
+            StatusCode::kFailedPrecondition);
 }
 
 TEST_F(MappedFileTest, WriterRefusesWrongSizes) {

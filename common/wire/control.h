@@ -52,9 +52,19 @@ struct ShardStatus {
   ShardState state = ShardState::kLoading;
   std::uint64_t bytes_done = 0;   ///< of weights read so far; equals bytes_total when ready
   std::uint64_t bytes_total = 0;  ///< 0: not known yet
+  /// While it is loading: the layers, from its first on, that take sessions already.
+  LayerRange ready = {};
 
   friend bool operator==(const ShardStatus&, const ShardStatus&) = default;
 };
+
+/// The layers of a shard that new sessions may use; `ready` that is no such range counts as none.
+inline LayerRange layers_in_use(const ShardStatus& shard) {
+  if (shard.state == ShardState::kReady) return shard.layers;
+  const bool some = shard.state == ShardState::kLoading && !shard.ready.empty() &&
+                    shard.ready.begin == shard.layers.begin && shard.layers.contains(shard.ready);
+  return some ? shard.ready : LayerRange{};
+}
 
 /// A model as the tracker offers it: one entry per identity, so per quantisation and compute type.
 struct CatalogueEntry {

@@ -31,10 +31,12 @@ struct Fields<Stamp> {
 };
 template <>
 struct Fields<ShardStatus> {
-  static constexpr std::tuple list{Field{"model", &ShardStatus::model}, Field{"layers", &ShardStatus::layers},
+  static constexpr std::tuple list{Field{"model", &ShardStatus::model},
+                                   Field{"layers", &ShardStatus::layers},
                                    Field{"state", &ShardStatus::state},
                                    Field{"bytes_done", &ShardStatus::bytes_done},
-                                   Field{"bytes_total", &ShardStatus::bytes_total}};
+                                   Field{"bytes_total", &ShardStatus::bytes_total},
+                                   Field{"ready", &ShardStatus::ready, true}};
 };
 template <>
 struct Fields<CatalogueEntry> {

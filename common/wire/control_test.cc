@@ -46,7 +46,7 @@ Heartbeat full_heartbeat() {
   beat.last_reply = 4;
   beat.highest_epoch = {5};
   beat.draining = true;
-  beat.shards = {{model_with(1), {0, 3}, ShardState::kLoading, 5, 50}};
+  beat.shards = {{model_with(1), {0, 3}, ShardState::kLoading, 5, 50, {0, 2}}};
   beat.directives = {{*DirectiveId::parse(hex_of("0f", 16)), DirectiveState::kFailed, "no memory"}};
   beat.load = {1, 2, 3, 4, 5};
   beat.stage_times = {{model_with(1), {0, 3}, 0.25, 0.5}};
@@ -119,6 +119,22 @@ TEST(Control, ErrorsNameTheFieldAndWhatIsWrong) {
   EXPECT_THAT(replaced("\"address\"", "\"adress\""), HasSubstr("address"));
   EXPECT_FALSE(parse_join("").ok());
   EXPECT_FALSE(parse_join("[]").ok());
+}
+
+TEST(Control, OfALoadingShardItsFirstLayersMayBeInUse) {
+  const ModelIdentity model = model_with(1);
+  EXPECT_EQ(layers_in_use({model, {2, 6}, ShardState::kReady, 8, 8}), (LayerRange{2, 6}));
+  EXPECT_EQ(layers_in_use({model, {2, 6}, ShardState::kLoading, 4, 8, {2, 4}}), (LayerRange{2, 4}));
+  for (const LayerRange& wrong : {LayerRange{0, 0}, LayerRange{3, 4}, LayerRange{2, 7}, LayerRange{2, 2}}) {
+    EXPECT_TRUE(layers_in_use({model, {2, 6}, ShardState::kLoading, 4, 8, wrong}).empty())
+        << to_string(wrong);
+  }
+  EXPECT_TRUE(layers_in_use({model, {2, 6}, ShardState::kDraining, 8, 8}).empty());
+  // A node that says nothing of it.
+  std::string text = to_json(full_heartbeat());
+  const std::string field = R"(,"ready":[0,2])";
+  text.erase(text.find(field), field.size());
+  EXPECT_TRUE(parse_heartbeat(text)->shards[0].ready.empty());
 }
 
 TEST(Control, NegativeMeasuresAreRefused) {

@@ -108,6 +108,9 @@ struct LoadProgress {
       false;  ///< bytes come to this machine (remote files only); else they are packed into memory
   std::uint64_t bytes_done = 0;  ///< of this phase
   std::uint64_t bytes_total = 0;
+  /// Layers of the range, from its first on and not all of it, that are ready: a shard of them, without the
+  /// head, is loaded at once and without reading, from this callback too.
+  LayerRange ready = {};
 };
 /// Called on the thread that called load(). False cancels the load (StatusCode::kCancelled), while packing
 /// after the pieces under way.

@@ -42,8 +42,10 @@ void raise_to(metrics::Counter& counter, Value value) {
 json::Value health_of(Node& node) {
   json::Array shards;
   for (const wire::ShardStatus& shard : node.shards()) {
+    const LayerRange ready = wire::layers_in_use(shard);
     shards.push_back(json::Object{{"model", shard.model.hex()},
                                   {"layers", json::Array{shard.layers.begin, shard.layers.end}},
+                                  {"ready", json::Array{ready.begin, ready.end}},
                                   {"state", name_of(shard.state)},
                                   {"bytes_done", shard.bytes_done},
                                   {"bytes_total", shard.bytes_total}});

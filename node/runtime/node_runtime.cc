@@ -340,8 +340,11 @@ Status NodeRuntime::load_shard(const std::shared_ptr<hub::Checkpoint>& files, co
                                const engine::ShardSpec& spec, const engine::ProgressCallback& progress) {
   MESH_ASSIGN_OR_RETURN(const bool needed, shards_.begin_load(identity, spec));
   if (!needed) return absl::OkStatus();
+  LayerRange part;  // that takes sessions while the rest is loaded
   const auto note = [&](const engine::LoadProgress& so_far) {
     shards_.note_progress(identity, spec, so_far.bytes_done, so_far.bytes_total);
+    if (so_far.ready.size() > part.size() && offer_part(*files, identity, spec, so_far.ready))
+      part = so_far.ready;
     return !strand_.closed() && (!progress || progress(so_far));
   };
   auto shard = engine_->load(*files, identity, spec, note);
@@ -353,6 +356,13 @@ Status NodeRuntime::load_shard(const std::shared_ptr<hub::Checkpoint>& files, co
   }
   shards_.finish_load(*std::move(shard));
   return absl::OkStatus();
+}
+
+bool NodeRuntime::offer_part(hub::Checkpoint& files, const ModelIdentity& identity,
+                             const engine::ShardSpec& spec, const LayerRange& ready) {
+  auto shard = engine_->load(files, identity, {ready, spec.embedding, false, spec.quantization}, {});
+  if (shard.ok()) shards_.note_part(spec, *std::move(shard));
+  return shard.ok();
 }
 
 /// Prompts are kept in memory that nothing else wants; a shard wants it. Waits until the engine has it back.

@@ -61,6 +61,9 @@ class NodeRuntime final : public Node, private LaneEvents {
   template <class Call>
   auto ask(Call call) -> std::optional<std::invoke_result_t<Call>>;
 
+  /// The first layers of a shard that is being loaded take sessions; false when they cannot.
+  bool offer_part(hub::Checkpoint& files, const ModelIdentity& identity, const engine::ShardSpec& spec,
+                  const LayerRange& ready);
   bool let_prefixes_go();
 
   // On the strand only.

@@ -63,6 +63,14 @@ void ShardSet::note_progress(const ModelIdentity& identity, const engine::ShardS
   }
 }
 
+void ShardSet::note_part(const engine::ShardSpec& spec, ShardPtr part) {
+  const std::lock_guard lock(mutex_);
+  if (Entry* loading = entry(part->identity(), spec)) {
+    loading->figures.status.ready = part->spec().range;
+    loading->part = std::move(part);
+  }
+}
+
 void ShardSet::finish_load(ShardPtr shard) {
   const std::lock_guard lock(mutex_);
   if (Entry* loading = entry(shard->identity(), shard->spec())) {
@@ -70,8 +78,10 @@ void ShardSet::finish_load(ShardPtr shard) {
     status.state = wire::ShardState::kReady;
     status.bytes_total = std::max(status.bytes_total, shard->bytes());
     status.bytes_done = status.bytes_total;
+    status.ready = {};
     loading->figures.memory_bytes = shard->bytes();
     loading->shard = std::move(shard);
+    loading->part = nullptr;
   }
 }
 
@@ -85,16 +95,20 @@ void ShardSet::abandon_load(const ModelIdentity& identity, const engine::ShardSp
 ShardSet::ShardPtr ShardSet::find_in(const ModelIdentity& identity, const LayerRange& range, bool takes_ids,
                                      bool draining) const {
   const std::lock_guard lock(mutex_);
-  ShardPtr found;
+  ShardPtr part, leaving;
   for (const Entry& held : entries_) {
-    if (held.shard == nullptr || held.figures.status.model != identity) continue;
-    const bool ready = held.figures.status.state == wire::ShardState::kReady;
-    if (!ready && !draining) continue;
-    if (!can_run(held.shard->profile(), held.shard->spec(), range, takes_ids)) continue;
-    if (ready) return held.shard;
-    found = held.shard;
+    const engine::Shard* const shard = held.running();
+    if (shard == nullptr || held.figures.status.model != identity) continue;
+    if (!can_run(shard->profile(), shard->spec(), range, takes_ids)) continue;
+    if (held.shard == nullptr) {
+      part = held.part;
+    } else if (held.figures.status.state == wire::ShardState::kReady) {
+      return held.shard;
+    } else if (draining) {
+      leaving = held.shard;
+    }
   }
-  return found;
+  return part != nullptr ? part : leaving;
 }
 
 ShardSet::ShardPtr ShardSet::find(const ModelIdentity& identity, const LayerRange& range,
@@ -110,7 +124,8 @@ ShardSet::ShardPtr ShardSet::find_open(const ModelIdentity& identity, const Laye
 StatusOr<engine::ModelProfile> ShardSet::profile(const ModelIdentity& identity) const {
   const std::lock_guard lock(mutex_);
   for (const Entry& held : entries_) {
-    if (held.shard != nullptr && held.figures.status.model == identity) return held.shard->profile();
+    const engine::Shard* const shard = held.running();
+    if (shard != nullptr && held.figures.status.model == identity) return shard->profile();
   }
   return error(StatusCode::kNotFound, "no shard of model {} is loaded here", identity.hex());
 }
@@ -119,10 +134,11 @@ std::uint64_t ShardSet::widest_cache(engine::WeightFormat format) const {
   const std::lock_guard lock(mutex_);
   std::uint64_t widest = 0;
   for (const Entry& held : entries_) {
-    if (held.shard == nullptr) continue;
-    const LayerRange& range = held.figures.spec.range;
+    const engine::Shard* const shard = held.running();
+    if (shard == nullptr) continue;
+    const LayerRange& range = shard->spec().range;
     for (std::uint32_t layer = range.begin; layer < range.end; ++layer) {
-      widest = std::max(widest, held.shard->profile().kv_bytes_per_token({layer, layer + 1}, format));
+      widest = std::max(widest, shard->profile().kv_bytes_per_token({layer, layer + 1}, format));
     }
   }
   return widest;
@@ -154,8 +170,8 @@ void ShardSet::note_step(const ModelIdentity& identity, const LayerRange& range,
                          std::uint32_t rows, Duration took) {
   const std::lock_guard lock(mutex_);
   for (Entry& held : entries_) {
-    if (held.shard == nullptr || held.figures.status.model != identity) continue;
-    if (!held.figures.spec.range.contains(range)) continue;
+    if (held.running() == nullptr || held.figures.status.model != identity) continue;
+    if (!held.running()->spec().range.contains(range)) continue;
     ShardFigures& figures = held.figures;
     ++figures.steps;
     figures.rows += rows;

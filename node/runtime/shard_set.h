@@ -22,6 +22,9 @@ class ShardSet {
   StatusOr<bool> begin_load(const ModelIdentity& identity, const engine::ShardSpec& spec);
   void note_progress(const ModelIdentity& identity, const engine::ShardSpec& spec, std::uint64_t done,
                      std::uint64_t total);
+  /// Of a shard that is being loaded, `part`, its first layers, takes sessions from now on. A later part has
+  /// more layers.
+  void note_part(const engine::ShardSpec& spec, ShardPtr part);
   void finish_load(ShardPtr shard);
   void abandon_load(const ModelIdentity& identity, const engine::ShardSpec& spec);
 
@@ -47,6 +50,9 @@ class ShardSet {
   struct Entry {
     ShardFigures figures;
     ShardPtr shard;  ///< null while loading
+    ShardPtr part;   ///< while loading: of the layers that are ready, or null
+
+    const engine::Shard* running() const { return shard != nullptr ? shard.get() : part.get(); }
   };
   ShardPtr find_in(const ModelIdentity& identity, const LayerRange& range, bool takes_ids,
                    bool draining) const;

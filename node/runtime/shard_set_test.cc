@@ -44,6 +44,35 @@ TEST_F(ShardSetTest, ADrainingShardServesRunningSessionsOnly) {
   EXPECT_EQ(shards_.find(identity_, {0, 3}, true), nullptr);
 }
 
+TEST_F(ShardSetTest, TheFirstLayersOfALoadTakeSessionsUntilAllOfThemDo) {
+  const engine::ShardSpec all{{1, kAll}, false, true};
+  ASSERT_TRUE(*shards_.begin_load(identity_, all));
+  EXPECT_EQ(shards_.find_open(identity_, {1, 2}, false), nullptr);
+  const auto part = [&](std::uint32_t end) {
+    return FakeEngine::make_shard(identity_, {{1, end}, false, false});
+  };
+  shards_.note_part(all, part(2));
+  EXPECT_NE(shards_.find_open(identity_, {1, 2}, false), nullptr);
+  EXPECT_EQ(shards_.find_open(identity_, {1, 3}, false), nullptr);
+  EXPECT_EQ(shards_.statuses()[0].state, wire::ShardState::kLoading);
+  EXPECT_EQ(shards_.statuses()[0].ready, (LayerRange{1, 2}));
+  shards_.note_part(all, part(4));
+  EXPECT_NE(shards_.find_open(identity_, {2, 4}, false), nullptr);
+  shards_.finish_load(FakeEngine::make_shard(identity_, all));
+  EXPECT_EQ(shards_.find(identity_, {1, 2}, false)->spec(), all);
+  EXPECT_TRUE(shards_.statuses()[0].ready.empty());
+}
+
+TEST_F(ShardSetTest, ALoadThatFailsTakesItsFirstLayersWithIt) {
+  const engine::ShardSpec all{{0, kAll}, true, true};
+  ASSERT_TRUE(*shards_.begin_load(identity_, all));
+  shards_.note_part(all, FakeEngine::make_shard(identity_, {{0, 2}, true, false}));
+  ASSERT_NE(shards_.find(identity_, {0, 2}, true), nullptr);
+  shards_.abandon_load(identity_, all);
+  EXPECT_EQ(shards_.find(identity_, {0, 2}, true), nullptr);
+  EXPECT_TRUE(shards_.statuses().empty());
+}
+
 TEST_F(ShardSetTest, WhatIsHeldIsNotLoadedAgainAndALoadInProgressIsNotDoubled) {
   add({0, 4});
   EXPECT_FALSE(*shards_.begin_load(identity_, {{0, 4}, true, false}));

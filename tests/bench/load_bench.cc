@@ -1,7 +1,8 @@
 // How fast a shard is loaded, beside how fast the disk gives the same file, in one run.
-// load_bench --folder FOLDER [--shape llama-8b] [--layers 6] [--quantization bfloat16,int8,nf4,fp8] [--rounds
-// 3] Makes FOLDER/model.safetensors of made-up weights when it is not there. Before each reading the file
-// leaves the page cache.
+// load_bench --folder FOLDER [--shape llama-8b] [--layers 6] [--quantization bfloat16,int8,nf4,fp8]
+// [--device cpu,cuda] [--rounds 3]
+// Makes FOLDER/model.safetensors of made-up weights when it is not there. Before each reading the file leaves
+// the page cache; --cached leaves it there.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -31,10 +32,12 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kPiece = std::uint64_t{8} << 20;
 
 struct Settings {
-  std::string folder, shape = "llama-8b", device = "cpu", library;
+  std::string folder, shape = "llama-8b", library;
+  std::vector<std::string> devices{"cpu"};
   std::vector<std::string> quantizations{"bfloat16"};
   unsigned layers = 6, threads = 0;
   int rounds = 3;
+  bool cached = false;
 };
 
 template <class T>
@@ -117,8 +120,8 @@ void read_directly(const fs::path& path, unsigned threads) {
   ::close(fd);
 }
 
-double load(const Settings& settings, Quantization quantization) {
-  const auto engine = must(Engine::create({.device = must(parse_device(settings.device)),
+double load(const Settings& settings, const std::string& device, Quantization quantization) {
+  const auto engine = must(Engine::create({.device = must(parse_device(device)),
                                            .compute = ComputeType::kBfloat16,
                                            .threads = settings.threads,
                                            .memory_bytes = 0,
@@ -141,19 +144,22 @@ void run(const Settings& settings) {
   std::vector<double> disk;
   std::map<std::string, std::vector<double>> loads;
   for (int round = 0; round < settings.rounds; ++round) {
-    for (const unsigned threads : {1u, 4u}) {
+    for (const unsigned threads : {1u, 4u, 8u}) {
       leave_page_cache(weights);
       disk.push_back(bytes / 1e9 / seconds_of([&] { read_directly(weights, threads); }));
     }
-    for (const std::string& name : settings.quantizations) {
-      leave_page_cache(weights);
-      loads[name].push_back(bytes / 1e9 / load(settings, must(parse_quantization(name))));
+    for (const std::string& device : settings.devices) {
+      for (const std::string& name : settings.quantizations) {
+        if (!settings.cached) leave_page_cache(weights);
+        const double seconds = load(settings, device, must(parse_quantization(name)));
+        loads[device + " " + name].push_back(bytes / 1e9 / seconds);
+      }
     }
   }
   const double rate = *std::ranges::max_element(disk);
   fmt::print("disk: best {:.2f}, median {:.2f}\n", rate, median(disk));
   for (const auto& [name, rates] : loads) {
-    fmt::print("{:10} {:.2f}, {:.2f} of the disk's best, {:.2f} of its median\n", name, median(rates),
+    fmt::print("{:14} {:.2f}, {:.2f} of the disk's best, {:.2f} of its median\n", name, median(rates),
                median(rates) / rate, median(rates) / median(disk));
   }
 }
@@ -168,9 +174,10 @@ int main(int argc, char** argv) {
   app.add_option("--shape", settings.shape, "a name of node/tools/shapes, or a config.json");
   app.add_option("--layers", settings.layers, "of the model that is made");
   app.add_option("--quantization", settings.quantizations, "bfloat16, int8, nf4, fp8")->delimiter(',');
-  app.add_option("--device", settings.device, "cpu or cuda");
+  app.add_option("--device", settings.devices, "cpu, cuda")->delimiter(',');
   app.add_option("--cuda-library", settings.library, "libmeshnet_cuda.so, if not beside the program");
   app.add_option("--threads", settings.threads, "of a step; loading has its own");
+  app.add_flag("--cached", settings.cached, "loads find the file in the page cache");
   app.add_option("--rounds", settings.rounds, "times that each figure is measured");
   CLI11_PARSE(app, argc, argv);
   mesh::bench::run(settings);

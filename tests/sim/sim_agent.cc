@@ -44,7 +44,7 @@ void SimAgent::publish() {
   core_->set_shards(shards_);
   std::vector<LayerRange> ready;
   for (const wire::ShardStatus& shard : shards_) {
-    if (shard.state == wire::ShardState::kReady) ready.push_back(shard.layers);
+    if (const LayerRange layers = wire::layers_in_use(shard); !layers.empty()) ready.push_back(layers);
   }
   offer_(ready);
 }
@@ -101,7 +101,11 @@ void SimAgent::load(const BeginLoad& order) {
   carried_out(order.id);
   shards_.push_back({order.model.model, order.layers, wire::ShardState::kLoading, 0, 100});
   publish();
-  timeline_.after(milliseconds(random_.between(100, 1500)), guarded([this, order] {
+  const auto takes = milliseconds(random_.between(100, 1500));
+  for (std::uint32_t layer = 1; layer < order.layers.size(); ++layer)
+    timeline_.after(takes * layer / order.layers.size(),
+                    guarded([this, order, layer] { note_ready(order, layer); }));
+  timeline_.after(takes, guarded([this, order] {
                     // The loaded range grows or joins what it touches, as a node's shards do.
                     LayerRange range = order.layers;
                     std::erase_if(shards_, [&](const wire::ShardStatus& s) {
@@ -116,6 +120,15 @@ void SimAgent::load(const BeginLoad& order) {
                     publish();
                     core_->on_directive_ended(timeline_.now(), order.id, absl::OkStatus());
                   }));
+}
+
+/// The first `layers` layers of a load are there.
+void SimAgent::note_ready(const BeginLoad& order, std::uint32_t layers) {
+  for (wire::ShardStatus& shard : shards_) {
+    if (shard.state != wire::ShardState::kLoading || shard.layers != order.layers) continue;
+    shard.ready = {shard.layers.begin, shard.layers.begin + layers};
+  }
+  publish();
 }
 
 void SimAgent::drop(const BeginDrop& order) {

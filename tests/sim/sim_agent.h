@@ -41,6 +41,7 @@ class SimAgent {
   void take_reply(const std::string& route, const StatusOr<std::string>& answer);
   void take_heartbeat_reply(const std::string& body);
   void load(const BeginLoad& order);
+  void note_ready(const BeginLoad& order, std::uint32_t layers);
   void drop(const BeginDrop& order);
   void carried_out(const wire::DirectiveId& id);
   void publish();

@@ -8,7 +8,18 @@ namespace {
 /// Equal but for progress.
 bool same_holdings(const std::vector<wire::ShardStatus>& a, const std::vector<wire::ShardStatus>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& one, const auto& other) {
-    return one.model == other.model && one.layers == other.layers && one.state == other.state;
+    return one.model == other.model && one.layers == other.layers && one.state == other.state &&
+           one.ready == other.ready;
+  });
+}
+
+/// Whether the ready layers of a shard that is being loaded make a copy: they do unless the node has others
+/// of this model beside them, since a route meets a node once.
+bool is_copy(const wire::ShardStatus& loading, const std::vector<wire::ShardStatus>& shards) {
+  const LayerRange ready = layers_in_use(loading);
+  return !ready.empty() && std::ranges::all_of(shards, [&](const wire::ShardStatus& other) {
+    return other.model != loading.model || other.state != wire::ShardState::kReady ||
+           ready.contains(other.layers);
   });
 }
 
@@ -158,6 +169,10 @@ Coverage Registry::coverage(const ModelIdentity& model, std::uint32_t layer_coun
         coverage.add_held(copy);
       } else if (record.draining || shard.state == wire::ShardState::kDraining) {
         continue;
+      } else if (shard.state == wire::ShardState::kLoading && is_copy(shard, record.facts.shards)) {
+        const LayerRange ready = layers_in_use(shard);
+        coverage.add_ready({id, ready});
+        if (ready.end < shard.layers.end) coverage.add_loading({id, {ready.end, shard.layers.end}});
       } else if (shard.state == wire::ShardState::kLoading) {
         coverage.add_loading(copy);
       } else {

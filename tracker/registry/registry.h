@@ -82,7 +82,9 @@ class Registry {
   std::uint64_t version() const { return version_; }
   const NodeRecord* find(const NodeId& id) const;
   /// What alive nodes say they hold of one identity; kRemembered and kLost nodes' layers are `held`. Shards
-  /// that drain and all of a draining node take no new session and are in none of the lists.
+  /// that drain and all of a draining node take no new session and are in none of the lists. Of a shard that
+  /// is being loaded the layers that are ready count as such, unless the node has other ready ones beside
+  /// them.
   Coverage coverage(const ModelIdentity& model, std::uint32_t layer_count) const;
   /// Highest epoch that any node has ever named.
   Epoch highest_epoch() const { return highest_epoch_; }

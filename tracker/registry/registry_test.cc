@@ -154,6 +154,45 @@ TEST_F(RegistryTest, LoadingShardsAreNotReady) {
   EXPECT_THAT(registry.coverage(kModel, 4).loading(), ElementsAre(Copy{node(1), {0, 4}}));
 }
 
+TEST_F(RegistryTest, ReadyLayersOfALoadingShardTakeSessionsAndTheRestIsLoading) {
+  wire::Join message = join_message();
+  message.shards = {{kModel, {0, 4}, wire::ShardState::kLoading, 4, 8, {0, 3}}};
+  ASSERT_TRUE(registry.join(node(1), std::string(32, 'k'), message, now).ok());
+  EXPECT_THAT(registry.coverage(kModel, 4).ready(), ElementsAre(Copy{node(1), {0, 3}}));
+  EXPECT_THAT(registry.coverage(kModel, 4).loading(), ElementsAre(Copy{node(1), {3, 4}}));
+}
+
+TEST_F(RegistryTest, EachLayerThatGetsReadyChangesWhatRoutesSee) {
+  const auto granted = join(1);
+  wire::Heartbeat message;
+  message.stamp = {1, 2};
+  message.lease = granted.lease;
+  message.shards = {{kModel, {0, 4}, wire::ShardState::kLoading, 1, 8}};
+  ASSERT_TRUE(registry.heartbeat(node(1), message, now).ok());
+  const std::uint64_t before = registry.version();
+  message.stamp = {1, 3};
+  message.shards[0].bytes_done = 2;
+  ASSERT_TRUE(registry.heartbeat(node(1), message, now).ok());
+  EXPECT_EQ(registry.version(), before);
+  message.stamp = {1, 4};
+  message.shards[0].ready = {0, 1};
+  ASSERT_TRUE(registry.heartbeat(node(1), message, now).ok());
+  EXPECT_GT(registry.version(), before);
+}
+
+TEST_F(RegistryTest, ReadyLayersCountOnlyWhereTheNodeHasNoOthersBesideThem) {
+  const auto ready_with = [&](const LayerRange& held, const LayerRange& part) {
+    Registry fresh{Registry::Options{}};
+    wire::Join message = join_message();
+    message.shards = {{kModel, held, wire::ShardState::kReady, 8, 8},
+                      {kModel, {0, 8}, wire::ShardState::kLoading, 4, 8, part}};
+    EXPECT_TRUE(fresh.join(node(1), std::string(32, 'k'), message, now).ok());
+    return fresh.coverage(kModel, 8).ready();
+  };
+  EXPECT_THAT(ready_with({5, 8}, {0, 3}), ElementsAre(Copy{node(1), {5, 8}}));
+  EXPECT_THAT(ready_with({0, 2}, {0, 3}), ElementsAre(Copy{node(1), {0, 2}}, Copy{node(1), {0, 3}}));
+}
+
 TEST_F(RegistryTest, DrainingNodesAndShardsTakeNoNewSessions) {
   const auto granted = join(1);
   wire::Heartbeat message;

@@ -17,9 +17,12 @@ std::string_view state_name(wire::ShardState state) {
 }
 
 json::Object shard_object(const wire::ShardStatus& shard) {
-  return {{"model", shard.model.hex()},     {"begin", shard.layers.begin},
-          {"end", shard.layers.end},        {"state", state_name(shard.state)},
-          {"bytes_done", shard.bytes_done}, {"bytes_total", shard.bytes_total}};
+  json::Object object{{"model", shard.model.hex()},     {"begin", shard.layers.begin},
+                      {"end", shard.layers.end},        {"state", state_name(shard.state)},
+                      {"bytes_done", shard.bytes_done}, {"bytes_total", shard.bytes_total}};
+  const LayerRange ready = layers_in_use(shard);
+  if (shard.state == wire::ShardState::kLoading && !ready.empty()) object["ready_end"] = ready.end;
+  return object;
 }
 
 std::string_view state_name(const NodeRecord& record) {

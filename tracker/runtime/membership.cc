@@ -10,7 +10,10 @@ constexpr auto kWatch = std::chrono::milliseconds(200);
 
 /// Ranges and states; progress is not worth a write to disk.
 std::vector<wire::ShardStatus> without_progress(std::vector<wire::ShardStatus> shards) {
-  for (wire::ShardStatus& shard : shards) shard.bytes_done = shard.bytes_total = 0;
+  for (wire::ShardStatus& shard : shards) {
+    shard.bytes_done = shard.bytes_total = 0;
+    shard.ready = {};
+  }
   return shards;
 }
 

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "node/engine/cuda/kernels/kernels.h"
 #include "node/engine/cuda/tensors.h"
+#include "node/engine/cuda/upload_buffers.h"
 
 namespace mesh::engine::cuda {
 
@@ -24,11 +26,13 @@ struct CudaLinear final : LinearWeight {
   at::Tensor values(at::ScalarType type, const at::Tensor& which = {}) const;
 };
 
-/// Copy on a stream of their own, so that steps go on.
-StatusOr<std::unique_ptr<LinearLoader>> make_linear_loader(int device, std::int64_t out, std::int64_t in,
+/// Rows go through `uploads`, in whose stream the memory is taken and filled.
+StatusOr<std::unique_ptr<LinearLoader>> make_linear_loader(std::shared_ptr<UploadBuffers> uploads,
+                                                           std::int64_t out, std::int64_t in,
                                                            Element element);
-StatusOr<std::unique_ptr<QuantisedLoader>> make_quantised_loader(int device, std::int64_t out,
-                                                                 std::int64_t in, ops::MatrixFormat format);
+StatusOr<std::unique_ptr<QuantisedLoader>> make_quantised_loader(std::shared_ptr<UploadBuffers> uploads,
+                                                                 std::int64_t out, std::int64_t in,
+                                                                 ops::MatrixFormat format);
 
 /// Runs `body`; an exception becomes a status: kResourceExhausted when the GPU's memory ran out.
 Status guarded(const std::function<void()>& body);

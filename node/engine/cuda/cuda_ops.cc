@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -17,6 +18,8 @@
 
 namespace mesh::engine::cuda {
 namespace {
+
+constexpr std::size_t kUploadBuffers = 16;  // two for each of eight loading threads
 
 const CudaLinear& own(const LinearWeight& weight) {
   return static_cast<const CudaLinear&>(weight);
@@ -52,11 +55,13 @@ class CudaOps final : public DeviceOps {
   }
   StatusOr<std::unique_ptr<LinearLoader>> linear_loader(std::int64_t out, std::int64_t in,
                                                         Element element) override {
-    return make_linear_loader(device_, out, in, element);
+    MESH_ASSIGN_OR_RETURN(auto buffers, uploads());
+    return make_linear_loader(std::move(buffers), out, in, element);
   }
   StatusOr<std::unique_ptr<QuantisedLoader>> quantised_loader(std::int64_t out, std::int64_t in,
                                                               ops::MatrixFormat format) override {
-    return make_quantised_loader(device_, out, in, format);
+    MESH_ASSIGN_OR_RETURN(auto buffers, uploads());
+    return make_quantised_loader(std::move(buffers), out, in, format);
   }
   std::int64_t kv_block_bytes(std::int64_t kv_heads, std::int64_t head_dim, Element element) const override {
     return 2 * ops::KvLayout::kBlock * kv_heads * head_dim * ops::element_size(element);
@@ -213,6 +218,16 @@ class CudaOps final : public DeviceOps {
   }
 
  private:
+  /// Those of the loads that are under way.
+  StatusOr<std::shared_ptr<UploadBuffers>> uploads() {
+    const std::lock_guard lock(uploads_mutex_);
+    std::shared_ptr<UploadBuffers> buffers = uploads_.lock();
+    if (buffers) return buffers;
+    MESH_RETURN_IF_ERROR(
+        guarded([&] { buffers = std::make_shared<UploadBuffers>(device_, kUploadBuffers); }));
+    uploads_ = buffers;
+    return buffers;
+  }
   void run(const std::function<void()>& body) {
     if (!status_.ok()) return;
     status_ = guarded([&] {
@@ -274,6 +289,8 @@ class CudaOps final : public DeviceOps {
 
   const int device_;
   const bool float32_;
+  std::mutex uploads_mutex_;
+  std::weak_ptr<UploadBuffers> uploads_;
   std::unique_ptr<StageForward> stage_;  // none: op by op
   Status status_;
 };

@@ -36,11 +36,13 @@ const ops::PackedLinear& packed(const LinearWeight& weight) {
 class CpuLinearLoader final : public LinearLoader {
  public:
   explicit CpuLinearLoader(ops::LinearPacker packer) : packer_(std::move(packer)) {}
-  Status append_rows(const void* data, Element type, std::int64_t rows, std::int64_t stride) override {
-    return packer_.append_rows(data, type, rows, stride);
+  Status put_rows(std::int64_t first, const void* data, Element type, std::int64_t rows,
+                  std::int64_t stride) override {
+    return packer_.put_rows(first, data, type, rows, stride);
   }
-  Status append_transposed(const void* data, Element type, std::int64_t outs, std::int64_t stride) override {
-    return packer_.append_transposed(data, type, outs, stride);
+  Status put_transposed(std::int64_t first, const void* data, Element type, std::int64_t outs,
+                        std::int64_t stride) override {
+    return packer_.put_transposed(first, data, type, outs, stride);
   }
   Status set_bias(std::int64_t first, std::span<const float> values) override {
     return packer_.set_bias(first, values);
@@ -57,8 +59,8 @@ class CpuLinearLoader final : public LinearLoader {
 class CpuQuantisedLoader final : public QuantisedLoader {
  public:
   explicit CpuQuantisedLoader(ops::QuantisedPacker packer) : packer_(std::move(packer)) {}
-  Status append(const std::uint8_t* codes, const float* scales, std::int64_t rows) override {
-    return packer_.append(codes, scales, rows);
+  Status put(std::int64_t first, const std::uint8_t* codes, const float* scales, std::int64_t rows) override {
+    return packer_.put(first, codes, scales, rows);
   }
   Status set_bias(std::int64_t first, std::span<const float> values) override {
     return packer_.set_bias(first, values);

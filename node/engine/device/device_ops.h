@@ -31,29 +31,32 @@ class LinearWeight {
   virtual std::uint64_t bytes() const = 0;
 };
 
-/// Fills one LinearWeight; the methods are those of ops::LinearPacker. For loader threads.
+/// Fills one LinearWeight; the methods are those of ops::LinearPacker. For loader threads: several may put
+/// rows at a time, each row once; what they come from may go away when the call returns.
 class LinearLoader {
  public:
   virtual ~LinearLoader() = default;
-  virtual Status append_rows(const void* data, Element type, std::int64_t rows, std::int64_t stride) = 0;
-  virtual Status append_transposed(const void* data, Element type, std::int64_t outs,
-                                   std::int64_t stride) = 0;
+  virtual Status put_rows(std::int64_t first, const void* data, Element type, std::int64_t rows,
+                          std::int64_t stride) = 0;
+  virtual Status put_transposed(std::int64_t first, const void* data, Element type, std::int64_t outs,
+                                std::int64_t stride) = 0;
   virtual Status set_bias(std::int64_t first, std::span<const float> values) = 0;
   /// Makes all rows at once, normal(0, deviation) values of `seed`. False: this device does not, the caller
-  /// appends rows.
+  /// puts rows.
   virtual StatusOr<bool> fill_normal(std::uint64_t seed, float deviation);
   virtual StatusOr<std::shared_ptr<const LinearWeight>> finish() = 0;
 };
 
 /// Fills one LinearWeight from quantised rows; the methods are those of ops::QuantisedPacker. For loader
-/// threads.
+/// threads, as LinearLoader.
 class QuantisedLoader {
  public:
   virtual ~QuantisedLoader() = default;
-  virtual Status append(const std::uint8_t* codes, const float* scales, std::int64_t rows) = 0;
+  virtual Status put(std::int64_t first, const std::uint8_t* codes, const float* scales,
+                     std::int64_t rows) = 0;
   virtual Status set_bias(std::int64_t first, std::span<const float> values) = 0;
   /// Makes all rows at once: random codes of `seed` that are numbers, with scales that give their weights a
-  /// standard deviation near 0.02. False: this device does not, the caller appends rows.
+  /// standard deviation near 0.02. False: this device does not, the caller puts rows.
   virtual StatusOr<bool> fill_random(std::uint64_t seed);
   virtual StatusOr<std::shared_ptr<const LinearWeight>> finish() = 0;
 };

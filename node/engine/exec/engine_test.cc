@@ -249,7 +249,18 @@ TEST_F(EngineTest, TooLittleMemoryIsRefusedBeforeLoadingWithTheNumbers) {
       cpu_engine(ComputeType::kFloat32, engine_->shard_needs(*checkpoint, {}, {{0, 6}, true, true})->total() +
                                             engine_->memory().working_bytes);
   const auto shard = load_all(*exact, folder_);
-  EXPECT_EQ(exact->open_cache(shard, all_, 512).status().code(), StatusCode::kResourceExhausted);
+  std::vector<CacheId> caches;  // what loading took is free again
+  while (caches.size() < 100) {
+    const auto cache = exact->open_cache(shard, all_, 512);
+    if (!cache.ok()) {
+      EXPECT_EQ(cache.status().code(), StatusCode::kResourceExhausted);
+    }
+    if (!cache.ok()) break;
+    caches.push_back(*cache);
+  }
+  const MemoryUse memory = exact->memory();
+  EXPECT_LT(caches.size(), 100u);
+  EXPECT_LE(memory.weight_bytes + memory.cache_bytes + memory.working_bytes, memory.budget_bytes);
 }
 
 TEST_F(EngineTest, ShardsShareTheirPartsAndFreeThemWithTheLast) {

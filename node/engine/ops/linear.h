@@ -65,8 +65,8 @@ class PackedLinear {
   static StatusOr<PackedLinear> allocate(std::int64_t out, std::int64_t in, MatrixFormat format,
                                          const PackOptions& options);
   Status set_bias(std::int64_t first, std::span<const float> values);
-  // What both packers check: `rows` fit behind `filled`; at the end all are filled.
-  Status check_room(std::int64_t filled, std::int64_t rows) const;
+  // What both packers check: rows [first, first + rows) are some of it; at the end all are filled.
+  Status check_rows(std::int64_t first, std::int64_t rows) const;
   Status check_full(std::int64_t filled) const;
 
   std::int64_t out_ = 0;
@@ -81,19 +81,28 @@ class PackedLinear {
 
 /// Fills a PackedLinear piece by piece, so that the source's pages can be released in between, and several
 /// matrices with the same input (q, k, v; gate, up) become one. Float32 or float16 sources are rounded to
-/// nearest even when the storage is bfloat16. For loader threads: needs no backend.
+/// nearest even when the storage is bfloat16. For loader threads: needs no backend; several may put rows of
+/// one matrix at a time, each row once.
 class LinearPacker {
  public:
   /// `element`: kF32 or kBf16. kInvalidArgument for sizes < 1 or overflow, kResourceExhausted without memory.
   static StatusOr<LinearPacker> create(std::int64_t out, std::int64_t in, Element element,
                                        const PackOptions& options = {});
 
-  /// Appends `rows` output rows of `in` values each, `stride` values apart. `data` need not be aligned.
-  /// kInvalidArgument when more rows come than were announced.
-  Status append_rows(const void* data, Element type, std::int64_t rows, std::int64_t stride);
+  /// Output rows [first, first + rows) ← `rows` rows of `in` values each, `stride` values apart. `data` need
+  /// not be aligned. kInvalidArgument for rows outside of the matrix.
+  Status put_rows(std::int64_t first, const void* data, Element type, std::int64_t rows, std::int64_t stride);
   /// The same from a source that lies [in, outs] (GPT-2's Conv1D): `outs` output rows, `stride` values
   /// between consecutive inputs.
-  Status append_transposed(const void* data, Element type, std::int64_t outs, std::int64_t stride);
+  Status put_transposed(std::int64_t first, const void* data, Element type, std::int64_t outs,
+                        std::int64_t stride);
+  /// Behind the rows that are there.
+  Status append_rows(const void* data, Element type, std::int64_t rows, std::int64_t stride) {
+    return put_rows(filled_, data, type, rows, stride);
+  }
+  Status append_transposed(const void* data, Element type, std::int64_t outs, std::int64_t stride) {
+    return put_transposed(filled_, data, type, outs, stride);
+  }
   /// Sets bias[first, first + values.size()); outputs that never get one have 0.
   Status set_bias(std::int64_t first, std::span<const float> values);
   /// kInvalidArgument when rows are missing. The packer is empty afterwards.
@@ -101,24 +110,28 @@ class LinearPacker {
 
  private:
   LinearPacker() = default;
-  Status append(const std::byte* data, Element type, std::int64_t out_stride, std::int64_t in_stride,
-                std::int64_t outs);
+  Status put(std::int64_t first, const std::byte* data, Element type, std::int64_t out_stride,
+             std::int64_t in_stride, std::int64_t outs);
 
   PackedLinear packed_;
-  std::int64_t filled_ = 0;
+  std::int64_t filled_ = 0;  // rows; counted atomically
 };
 
 /// Fills a PackedLinear of a quantised format with rows of codes and scales (quantise.h). For loader
-/// threads: needs no backend.
+/// threads, as LinearPacker.
 class QuantisedPacker {
  public:
   /// kNf4: `in` must be a multiple of 4. Else the errors of LinearPacker::create.
   static StatusOr<QuantisedPacker> create(std::int64_t out, std::int64_t in, MatrixFormat format,
                                           const PackOptions& options = {});
 
-  /// Appends `rows` output rows: `codes` [rows, code_bytes], `scales` [rows, in / scale_group].
-  /// kInvalidArgument when more rows come than were announced.
-  Status append(const std::uint8_t* codes, const float* scales, std::int64_t rows);
+  /// Output rows [first, first + rows) ← `codes` [rows, code_bytes], `scales` [rows, in / scale_group].
+  /// kInvalidArgument for rows outside of the matrix.
+  Status put(std::int64_t first, const std::uint8_t* codes, const float* scales, std::int64_t rows);
+  /// Behind the rows that are there.
+  Status append(const std::uint8_t* codes, const float* scales, std::int64_t rows) {
+    return put(filled_, codes, scales, rows);
+  }
   Status set_bias(std::int64_t first, std::span<const float> values);  ///< as LinearPacker's
   StatusOr<PackedLinear> finish();                                     ///< as LinearPacker's
 
@@ -126,7 +139,7 @@ class QuantisedPacker {
   QuantisedPacker() = default;
 
   PackedLinear packed_;
-  std::int64_t filled_ = 0;
+  std::int64_t filled_ = 0;  // rows; counted atomically
 };
 
 enum class Store : std::uint8_t { kAssign, kAdd };

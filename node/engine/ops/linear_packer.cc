@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -76,26 +77,27 @@ StatusOr<LinearPacker> LinearPacker::create(std::int64_t out, std::int64_t in, E
   return packer;
 }
 
-Status LinearPacker::append_rows(const void* data, Element type, std::int64_t rows, std::int64_t stride) {
-  return append(static_cast<const std::byte*>(data), type, stride * element_size(type), element_size(type),
-                rows);
+Status LinearPacker::put_rows(std::int64_t first, const void* data, Element type, std::int64_t rows,
+                              std::int64_t stride) {
+  return put(first, static_cast<const std::byte*>(data), type, stride * element_size(type),
+             element_size(type), rows);
 }
 
-Status LinearPacker::append_transposed(const void* data, Element type, std::int64_t outs,
-                                       std::int64_t stride) {
-  return append(static_cast<const std::byte*>(data), type, element_size(type), stride * element_size(type),
-                outs);
+Status LinearPacker::put_transposed(std::int64_t first, const void* data, Element type, std::int64_t outs,
+                                    std::int64_t stride) {
+  return put(first, static_cast<const std::byte*>(data), type, element_size(type),
+             stride * element_size(type), outs);
 }
 
-Status LinearPacker::append(const std::byte* data, Element type, std::int64_t out_stride,
-                            std::int64_t in_stride, std::int64_t outs) {
-  MESH_RETURN_IF_ERROR(packed_.check_room(filled_, outs));
+Status LinearPacker::put(std::int64_t first, const std::byte* data, Element type, std::int64_t out_stride,
+                         std::int64_t in_stride, std::int64_t outs) {
+  MESH_RETURN_IF_ERROR(packed_.check_rows(first, outs));
   const Source source{data, type, out_stride, in_stride};
   const auto fill = packed_.format_ == MatrixFormat::kF32  ? scatter<float, PanelOrder::kOutputs>
                     : packed_.order_ == PanelOrder::kPairs ? scatter<Bf16, PanelOrder::kPairs>
                                                            : scatter<Bf16, PanelOrder::kOutputs>;
-  fill(source, outs, packed_.in_, filled_, packed_.weights_.data());
-  filled_ += outs;
+  fill(source, outs, packed_.in_, first, packed_.weights_.data());
+  std::atomic_ref(filled_) += outs;
   return absl::OkStatus();
 }
 

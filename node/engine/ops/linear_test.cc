@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
 #include "node/engine/ops/ops_test_util.h"
 
 namespace mesh::ops {
@@ -136,6 +140,31 @@ TEST(LinearPacker, TakesPiecesTransposedSourcesAndUnalignedBytes) {
                                    : second[static_cast<std::size_t>(k * 40 + n - 3)];
       EXPECT_EQ(row[static_cast<std::size_t>(k)], expected) << n << "," << k;
     }
+  }
+}
+
+TEST(LinearPacker, SeveralThreadsPutRowsInAnyOrder) {
+  constexpr std::int64_t kOut = 200, kIn = 300;
+  const auto values = rounded_to_bf16(random_values(kOut * kIn, 4));
+  auto packer = LinearPacker::create(kOut, kIn, Element::kBf16);
+  ASSERT_TRUE(packer.ok());
+  std::atomic<std::int64_t> left = kOut / 8;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (std::int64_t piece = --left; piece >= 0; piece = --left) {
+        const float* rows = values.data() + piece * 8 * kIn;
+        EXPECT_TRUE(packer->put_rows(piece * 8, rows, Element::kF32, 8, kIn).ok());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const auto packed = packer->finish();
+  ASSERT_TRUE(packed.ok());
+  std::vector<float> row(kIn);
+  for (std::int64_t n = 0; n < kOut; ++n) {
+    linear_row(*packed, n, row.data());
+    EXPECT_TRUE(std::equal(row.begin(), row.end(), values.begin() + n * kIn)) << n;
   }
 }
 

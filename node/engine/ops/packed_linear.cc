@@ -75,9 +75,9 @@ StatusOr<PackedLinear> PackedLinear::allocate(std::int64_t out, std::int64_t in,
   return packed;
 }
 
-Status PackedLinear::check_room(std::int64_t filled, std::int64_t rows) const {
-  if (rows >= 0 && rows <= out_ - filled) return absl::OkStatus();
-  return error(StatusCode::kInvalidArgument, "{} rows do not fit behind {} of {}", rows, filled, out_);
+Status PackedLinear::check_rows(std::int64_t first, std::int64_t rows) const {
+  if (first >= 0 && rows >= 0 && rows <= out_ - first) return absl::OkStatus();
+  return error(StatusCode::kInvalidArgument, "{} rows do not fit behind {} of {}", rows, first, out_);
 }
 
 Status PackedLinear::check_full(std::int64_t filled) const {

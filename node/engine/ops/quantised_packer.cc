@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -53,20 +54,21 @@ StatusOr<QuantisedPacker> QuantisedPacker::create(std::int64_t out, std::int64_t
   return packer;
 }
 
-Status QuantisedPacker::append(const std::uint8_t* codes, const float* scales, std::int64_t rows) {
-  MESH_RETURN_IF_ERROR(packed_.check_room(filled_, rows));
+Status QuantisedPacker::put(std::int64_t first, const std::uint8_t* codes, const float* scales,
+                            std::int64_t rows) {
+  MESH_RETURN_IF_ERROR(packed_.check_rows(first, rows));
   const MatrixFormat format = packed_.format_;
   const std::int64_t group = packed_.group_, groups = packed_.in_ / group;
   const std::int64_t stride = kPanelScales + panel_code_bytes(format, group);
   const std::int64_t row_codes = code_bytes(format, packed_.in_);
   const Scatter scatter = scatter_of(format, packed_.order_);
-  const std::int64_t end = filled_ + rows;
-  for (std::int64_t begin = filled_; begin < end;) {
+  const std::int64_t end = first + rows;
+  for (std::int64_t begin = first; begin < end;) {
     const std::int64_t panel_end = std::min((begin / kPanel + 1) * kPanel, end);
     std::byte* panel = packed_.weights_.data() + begin / kPanel * packed_.panel_bytes_;
     for (std::int64_t g = 0; g < groups; ++g, panel += stride) {
       for (std::int64_t n = begin; n < panel_end; ++n) {
-        const std::int64_t row = n - filled_, column = n % kPanel;
+        const std::int64_t row = n - first, column = n % kPanel;
         std::memcpy(panel + column * 4, scales + row * groups + g, sizeof(float));
         const std::uint8_t* from = codes + row * row_codes + code_bytes(format, g * group);
         scatter(from, group, column, panel + kPanelScales);
@@ -74,7 +76,7 @@ Status QuantisedPacker::append(const std::uint8_t* codes, const float* scales, s
     }
     begin = panel_end;
   }
-  filled_ = end;
+  std::atomic_ref(filled_) += rows;
   return absl::OkStatus();
 }
 

@@ -23,13 +23,12 @@ std::string folder_of(const std::string& name) {
 /// Keeps the rows that it is given, as floats.
 class Rows final : public QuantisedLoader {
  public:
-  explicit Rows(std::int64_t in) : in_(in) {}
-  Status append(const std::uint8_t* codes, const float* scales, std::int64_t rows) override {
+  Rows(std::int64_t out, std::int64_t in) : values(static_cast<std::size_t>(out * in)), in_(in) {}
+  Status put(std::int64_t first, const std::uint8_t* codes, const float* scales, std::int64_t rows) override {
     const std::int64_t groups = in_ / ops::scale_group(ops::MatrixFormat::kFp8, in_);
     for (std::int64_t row = 0; row < rows; ++row) {
-      values.resize(values.size() + static_cast<std::size_t>(in_));
       ops::dequantise_row(ops::MatrixFormat::kFp8, codes + row * in_, scales + row * groups, in_,
-                          values.data() + values.size() - in_);
+                          values.data() + (first + row) * in_);
     }
     return absl::OkStatus();
   }
@@ -52,13 +51,14 @@ StatusOr<std::vector<float>> weights_of(hub::Checkpoint& checkpoint, const std::
   MESH_ASSIGN_OR_RETURN(const fp8::Scales scales,
                         fp8::read_scales(checkpoint, found.tensor, shape[0], shape[1]));
   const auto out = static_cast<std::int64_t>(shape[0]), in = static_cast<std::int64_t>(shape[1]);
-  Rows rows(in);
+  Rows rows(out, in);
+  RowScratch scratch;
   for (std::int64_t first = 0; first < out; first += piece) {
     const std::int64_t count = std::min(piece, out - first);
     MESH_ASSIGN_OR_RETURN(const std::string_view bytes,
                           checkpoint.slice(name, static_cast<std::uint64_t>(first * in),
                                            static_cast<std::uint64_t>(count * in)));
-    MESH_RETURN_IF_ERROR(append_fp8(bytes, scales, in, first, count, rows));
+    MESH_RETURN_IF_ERROR(put_fp8(bytes, scales, in, first, count, {rows, first, scratch}));
   }
   return rows.values;
 }

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <latch>
 #include <new>
-#include <set>
 #include <thread>
 
 #include "node/engine/testing/golden.h"
@@ -18,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 
 LoadTask task(std::string part, std::function<Status()> run) {
-  return {std::move(part), std::move(run), [] {}};
+  return {std::move(part), std::move(run)};
 }
 
 TEST(LoadCrew, TheCallersThreadHearsOfAllBytesInAscendingOrder) {
@@ -38,7 +37,6 @@ TEST(LoadCrew, TheCallersThreadHearsOfAllBytesInAscendingOrder) {
 }
 
 TEST(LoadCrew, TasksRunBesideEachOther) {
-  if (load_threads() < 2) GTEST_SKIP() << "one core";
   LoadMeter meter(0);
   std::latch both(2);  // each waits for the other
   const auto meet = [&] {
@@ -103,27 +101,51 @@ TEST(LoadCrew, ATaskWithoutMemoryIsAnErrorAndTheProcessLives) {
   EXPECT_THAT(std::string(message_of(status)), HasSubstr("layer 9"));
 }
 
-TEST(LoadCrew, EachTaskIsAnnouncedWhileTheCrewIsAtThoseBeforeIt) {
-  LoadMeter meter(0);
-  std::mutex mutex;
-  std::set<int> announced;
-  std::vector<LoadTask> tasks;
-  constexpr int kTasks = 20;
-  const int crew = std::min(static_cast<int>(load_threads()), kTasks);
-  for (int i = 0; i < kTasks; ++i) {
-    tasks.push_back({"part",
-                     [&, i]() -> Status {
-                       const std::lock_guard lock(mutex);
-                       EXPECT_TRUE(i + crew >= kTasks || announced.contains(i + crew)) << i;
-                       return absl::OkStatus();
-                     },
-                     [&, i] {
-                       const std::lock_guard lock(mutex);
-                       announced.insert(i);
-                     }});
+TEST(LoadCrew, TasksWaitForWhatIsBroughtAndProgressHearsOfIt) {
+  LoadMeter meter(100);
+  std::latch brought(1);
+  std::atomic<bool> heard = false;
+  LoadTask waits = task("part", [&] { return meter.add(100); });
+  waits.wait = [&] {
+    brought.wait();
+    return absl::OkStatus();
+  };
+  const auto bring = [&] {
+    meter.fetched(40);
+    while (!heard) std::this_thread::yield();
+    brought.count_down();
+    return absl::OkStatus();
+  };
+  LoadProgress last;
+  ASSERT_TRUE(run_load_tasks(
+                  {waits}, meter,
+                  [&](const LoadProgress& so_far) {
+                    last = so_far;
+                    if (so_far.fetching && so_far.bytes_done == 40) heard = true;
+                    return true;
+                  },
+                  bring)
+                  .ok());
+  EXPECT_FALSE(last.fetching);
+  EXPECT_EQ(last.bytes_done, 100u);
+}
+
+TEST(LoadCrew, WhatCannotBeBroughtEndsTheLoadUnlessATaskSaysMore) {
+  const auto lost = [] { return error(StatusCode::kUnavailable, "the source is gone"); };
+  for (const bool broken : {false, true}) {
+    LoadMeter meter(0);
+    std::latch ran(1);
+    const LoadTask first = task("layer 1", [&]() -> Status {
+      ran.count_down();
+      return broken ? error(StatusCode::kInvalidArgument, "is broken") : absl::OkStatus();
+    });
+    const Status status = run_load_tasks({first}, meter, {}, [&] {
+      ran.wait();
+      return lost();
+    });
+    EXPECT_EQ(status.code(), broken ? StatusCode::kInvalidArgument : StatusCode::kUnavailable);
+    EXPECT_TRUE(meter.stopped());
   }
-  EXPECT_TRUE(run_load_tasks(tasks, meter, {}).ok());
-  EXPECT_EQ(announced.size(), static_cast<std::size_t>(kTasks - crew));
 }
 
 TEST(LoadedShards, AreTheSameHoweverManyThreadsMadeThem) {

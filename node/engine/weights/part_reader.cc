@@ -5,16 +5,9 @@
 #include "common/hub/checkpoint.h"
 #include "node/engine/ops/elementwise.h"
 #include "node/engine/ops/quantise.h"
-#include "node/engine/weights/bitsandbytes.h"
-#include "node/engine/weights/fp8.h"
 #include "node/engine/weights/quantised_rows.h"
 
 namespace mesh::engine {
-namespace {
-
-// Pieces that the disk reads while one is packed.
-constexpr std::uint64_t kAhead = 4;
-constexpr float kDeviation = 0.02f;  // of made-up weights
 
 ops::MatrixFormat format_of(Quantization quantization) {
   switch (quantization) {
@@ -26,8 +19,6 @@ ops::MatrixFormat format_of(Quantization quantization) {
       return ops::MatrixFormat::kInt8;
   }
 }
-
-}  // namespace
 
 StatusOr<ops::MatrixFormat> memory_format(const TensorCatalogue& catalogue, const MatrixPlan& plan,
                                           const Precision& precision, MatrixUse use) {
@@ -81,7 +72,7 @@ StatusOr<std::vector<float>> PartReader::values(const TensorSource& source) cons
   ops::widen(bytes.data(), catalogue_.element(source), static_cast<std::int64_t>(values.size()),
              values.data());
   checkpoint_.release(bytes);
-  MESH_RETURN_IF_ERROR(finished(source));
+  MESH_RETURN_IF_ERROR(finished(catalogue_.bytes(source)));
   return values;
 }
 
@@ -96,152 +87,20 @@ StatusOr<NormWeights> PartReader::norm(const NormPlan& plan) const {
   return norm;
 }
 
-void PartReader::announce(const TensorSource& source) const {
-  checkpoint_.read_ahead(catalogue_.disk_name(source), 0, kAhead * kReadSlice);
-}
-
-template <class Take>
-Status PartReader::for_each_piece(const TensorSource& source, std::uint64_t rows, std::uint64_t row_bytes,
-                                  const Take& take) const {
-  const std::string name = catalogue_.disk_name(source);
-  const std::uint64_t step = std::max<std::uint64_t>(1, kReadSlice / row_bytes), piece = step * row_bytes;
-  checkpoint_.read_ahead(name, piece, (kAhead - 1) * piece);
-  for (std::uint64_t row = 0; row < rows; row += step) {
-    const std::uint64_t count = std::min(step, rows - row);
-    checkpoint_.read_ahead(name, row * row_bytes + kAhead * piece, piece);
-    MESH_ASSIGN_OR_RETURN(const std::string_view bytes,
-                          checkpoint_.slice(name, row * row_bytes, count * row_bytes));
-    const Status taken = take(bytes, static_cast<std::int64_t>(row), static_cast<std::int64_t>(count));
-    checkpoint_.release(bytes);
-    MESH_RETURN_IF_ERROR(taken);
-    if (meter_.stopped()) return meter_.cancelled();
-  }
-  return finished(source);
-}
-
-template <class Take>
-Status PartReader::whole(const TensorSource& source, const Take& take) const {
-  MESH_ASSIGN_OR_RETURN(const std::string_view bytes, checkpoint_.tensor(catalogue_.disk_name(source)));
-  const Status taken = take(bytes);
-  checkpoint_.release(bytes);
-  MESH_RETURN_IF_ERROR(taken);
-  return finished(source);
-}
-
-template <class Loader>
-StatusOr<LinearPtr> PartReader::with_bias(const MatrixPlan& plan, Loader& loader) const {
-  std::int64_t first = 0;
-  for (const TensorSource& source : plan.biases) {
-    MESH_ASSIGN_OR_RETURN(const std::vector<float> bias, values(source));
-    MESH_RETURN_IF_ERROR(loader.set_bias(first, bias));
-    first += static_cast<std::int64_t>(bias.size());
-  }
-  return loader.finish();
-}
-
-std::optional<std::uint64_t> PartReader::made_of(const MatrixPlan& plan) const {
-  return checkpoint_.made_of(catalogue_.disk_name(plan.weights[0]));
-}
-
-Status PartReader::made(const MatrixPlan& plan) const {
-  for (const TensorSource& source : plan.weights) MESH_RETURN_IF_ERROR(finished(source));
-  return absl::OkStatus();
-}
-
-Status PartReader::append_dense(const MatrixPlan& plan, const TensorSource& source,
-                                LinearLoader& loader) const {
-  const Element element = catalogue_.element(source);
-  if (plan.transposed) {
-    const auto outs = static_cast<std::int64_t>(source.shape[1]);
-    return whole(source, [&](std::string_view bytes) {
-      return loader.append_transposed(bytes.data(), element, outs, outs);
-    });
-  }
-  const auto in = static_cast<std::int64_t>(plan.in);
-  const auto row_bytes = static_cast<std::uint64_t>(in * ops::element_size(element));
-  return for_each_piece(source, source.shape[0], row_bytes,
-                        [&](std::string_view bytes, std::int64_t, std::int64_t rows) {
-                          return loader.append_rows(bytes.data(), element, rows, in);
-                        });
-}
-
-StatusOr<LinearPtr> PartReader::dense_matrix(const MatrixPlan& plan, Element stored) const {
-  MESH_ASSIGN_OR_RETURN(const std::unique_ptr<LinearLoader> loader,
-                        context_.ops.linear_loader(static_cast<std::int64_t>(plan.out),
-                                                   static_cast<std::int64_t>(plan.in), stored));
-  bool filled = false;
-  if (const auto key = made_of(plan)) {
-    MESH_ASSIGN_OR_RETURN(filled, loader->fill_normal(*key, kDeviation));
-  }
-  if (filled) {
-    MESH_RETURN_IF_ERROR(made(plan));
-  } else {
-    for (const TensorSource& source : plan.weights) MESH_RETURN_IF_ERROR(append_dense(plan, source, *loader));
-  }
-  return with_bias(plan, *loader);
-}
-
-Status PartReader::append_codes(const TensorSource& source, std::uint64_t outs, std::int64_t in,
-                                ops::MatrixFormat format, QuantisedLoader& loader) const {
-  const StoredTensor& stored = catalogue_.stored(source);
-  const auto row_bytes = static_cast<std::uint64_t>(ops::code_bytes(format, in));
-  if (stored.quantization == Quantization::kFp8) {
-    MESH_ASSIGN_OR_RETURN(const fp8::Scales scales,
-                          fp8::read_scales(checkpoint_, stored, outs, static_cast<std::uint64_t>(in)));
-    return for_each_piece(source, outs, row_bytes,
-                          [&](std::string_view bytes, std::int64_t first, std::int64_t rows) {
-                            return append_fp8(bytes, scales, in, first, rows, loader);
-                          });
-  }
-  MESH_ASSIGN_OR_RETURN(const std::vector<float> scales,
-                        bitsandbytes::read_scales(checkpoint_, stored, outs, static_cast<std::uint64_t>(in)));
-  return for_each_piece(source, outs, row_bytes,
-                        [&](std::string_view bytes, std::int64_t first, std::int64_t rows) {
-                          return append_stored(format, bytes, scales, in, first, rows, loader);
-                        });
-}
-
-Status PartReader::append_quantised(const MatrixPlan& plan, const TensorSource& source,
-                                    ops::MatrixFormat format, QuantisedLoader& loader) const {
-  const auto in = static_cast<std::int64_t>(plan.in);
-  const StoredTensor& stored = catalogue_.stored(source);
-  const std::uint64_t outs = source.shape[plan.transposed ? 1 : 0];
-  if (stored.quantization != Quantization::kNone) return append_codes(source, outs, in, format, loader);
-  if (plan.transposed) {
-    return whole(source, [&](std::string_view bytes) {
-      return quantise_transposed(format, bytes, stored.element, static_cast<std::int64_t>(outs), in, loader);
-    });
-  }
-  const auto row_bytes = static_cast<std::uint64_t>(in * ops::element_size(stored.element));
-  return for_each_piece(source, outs, row_bytes,
-                        [&](std::string_view bytes, std::int64_t, std::int64_t rows) {
-                          return quantise_rows(format, bytes, stored.element, rows, in, loader);
-                        });
-}
-
-StatusOr<LinearPtr> PartReader::quantised_matrix(const MatrixPlan& plan, ops::MatrixFormat format) const {
-  MESH_ASSIGN_OR_RETURN(const std::unique_ptr<QuantisedLoader> loader,
-                        context_.ops.quantised_loader(static_cast<std::int64_t>(plan.out),
-                                                      static_cast<std::int64_t>(plan.in), format));
-  bool filled = false;
-  if (const auto key = made_of(plan)) {
-    MESH_ASSIGN_OR_RETURN(filled, loader->fill_random(*key));
-  }
-  if (filled) {
-    MESH_RETURN_IF_ERROR(made(plan));
-  } else {
-    for (const TensorSource& source : plan.weights) {
-      const Status status = append_quantised(plan, source, format, *loader);
-      if (!status.ok()) return with_context(status, catalogue_.disk_name(source));
+PartReader::Memory PartReader::piece_memory() const {
+  std::unique_ptr<PieceMemory> memory;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      memory = std::move(idle_.back());
+      idle_.pop_back();
     }
   }
-  return with_bias(plan, *loader);
-}
-
-StatusOr<LinearPtr> PartReader::matrix(const MatrixPlan& plan, MatrixUse use) const {
-  MESH_ASSIGN_OR_RETURN(const ops::MatrixFormat format, memory_format(catalogue_, plan, precision_, use));
-  if (ops::is_quantised(format)) return quantised_matrix(plan, format);
-  return dense_matrix(plan, format == ops::MatrixFormat::kBf16 ? Element::kBf16 : Element::kF32);
+  if (!memory) memory = std::make_unique<PieceMemory>();
+  return {memory.release(), [this](PieceMemory* used) {
+            const std::lock_guard lock(mutex_);
+            idle_.emplace_back(used);
+          }};
 }
 
 }  // namespace mesh::engine

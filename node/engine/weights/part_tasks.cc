@@ -19,8 +19,11 @@ const NormPlan* pointer(const std::optional<NormPlan>& plan) {
 
 }  // namespace
 
-void PartTasks::add(const MissingPart& part, MemoryBudget::Reservation memory) {
+void PartTasks::add(const MissingPart& part, MemoryBudget::Reservation memory,
+                    const std::function<Status()>& wait) {
+  const std::size_t first = tasks_.size();
   std::visit([&](const auto& what) { add_part(part.name, what, std::move(memory)); }, part.what);
+  for (std::size_t i = first; i < tasks_.size(); ++i) tasks_[i].wait = wait;
 }
 
 void PartTasks::add_part(const std::string& name, const TableTarget& table,
@@ -59,17 +62,22 @@ PartTasks::Keep PartTasks::keeper(const std::string& name, const std::shared_ptr
     if (--*left != 0) return;
     for (auto* target : targets) *target = part;
     store_.put(model_, name, part);
+    told_();
   };
 }
 
 void PartTasks::add_matrix(const std::string& name, const MatrixPlan& plan, MatrixUse use, LinearPtr& to,
                            const Keep& keep) {
-  const auto run = [this, &plan, use, &to, keep]() -> Status {
-    MESH_ASSIGN_OR_RETURN(to, reader_.matrix(plan, use));
-    keep();
-    return absl::OkStatus();
-  };
-  tasks_.push_back({name, run, [this, &plan] { reader_.announce(plan.weights[0]); }});
+  const auto matrix = std::make_shared<MatrixReader>(reader_, plan, use);
+  for (std::size_t piece = 0; piece < matrix->pieces(); ++piece) {
+    tasks_.push_back({name, [matrix, piece, &to, keep]() -> Status {
+                        MESH_ASSIGN_OR_RETURN(LinearPtr made, matrix->run(piece));
+                        if (made == nullptr) return absl::OkStatus();
+                        to = std::move(made);
+                        keep();
+                        return absl::OkStatus();
+                      }});
+  }
 }
 
 void PartTasks::add_norms(const std::string& name, const NormList& norms, const Keep& keep) {
@@ -81,7 +89,7 @@ void PartTasks::add_norms(const std::string& name, const NormList& norms, const 
     keep();
     return absl::OkStatus();
   };
-  tasks_.push_back({name, run, [this, first = norms[0].first] { reader_.announce(first->weight); }});
+  tasks_.push_back({name, run});
 }
 
 }  // namespace mesh::engine

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "node/engine/weights/load_crew.h"
+#include "node/engine/weights/matrix_reader.h"
 #include "node/engine/weights/part_reader.h"
 #include "node/engine/weights/part_store.h"
 #include "node/engine/weights/parts.h"
@@ -36,15 +37,19 @@ struct MissingPart {
   std::vector<const TensorSource*> sources;
 };
 
-/// The tasks that read missing parts: one for each matrix, one for a layer's norms. A part goes to its
-/// targets and into the store when the last of its tasks has ended. Parts, reader and store outlive it.
+/// The tasks that read missing parts: one for each piece of a matrix, one for a layer's norms, so that parts
+/// are ready one after another in the order in which they were added. A part goes to its targets and into the
+/// store when the last of its tasks has ended. Parts, reader and store outlive it.
 class PartTasks {
  public:
-  PartTasks(const PartReader& reader, PartStore& store, const ModelIdentity& model)
-      : reader_(reader), store_(store), model_(model) {}
+  /// `told` hears, on the thread that ended it, that one more part is in the store.
+  PartTasks(const PartReader& reader, PartStore& store, const ModelIdentity& model,
+            std::function<void()> told)
+      : reader_(reader), store_(store), model_(model), told_(std::move(told)) {}
   PartTasks(const PartTasks&) = delete;
 
-  void add(const MissingPart& part, MemoryBudget::Reservation memory);
+  /// `wait`: until the part's bytes are on this machine; maybe empty.
+  void add(const MissingPart& part, MemoryBudget::Reservation memory, const std::function<Status()>& wait);
   const std::vector<LoadTask>& list() const { return tasks_; }
 
  private:
@@ -63,6 +68,7 @@ class PartTasks {
   const PartReader& reader_;
   PartStore& store_;
   const ModelIdentity& model_;
+  const std::function<void()> told_;
   std::vector<LoadTask> tasks_;
 };
 

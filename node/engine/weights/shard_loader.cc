@@ -5,6 +5,7 @@
 
 #include "common/hub/checkpoint.h"
 #include "common/hub/file_names.h"
+#include "node/engine/weights/part_fetch.h"
 #include "node/engine/weights/part_tasks.h"
 #include "node/engine/weights/tensor_catalogue.h"
 
@@ -19,6 +20,8 @@ struct ShardPlan {
   std::vector<MissingPart> missing;
   std::uint64_t loading_bytes = 0;  // of one thread
   std::uint64_t disk_bytes = 0;
+  std::vector<std::string> tables;  // of the embedding, by their names in the store
+  std::vector<std::string> layers;  // of the range
 };
 
 namespace {
@@ -53,6 +56,7 @@ class Planner {
                           memory_format(plan_.catalogue, matrix, plan_.precision, use));
     const std::uint64_t bytes = packed_bytes(matrix, format);
     const std::string name = named(source.name);
+    if (targets.front() != &shard_.head_matrix) plan_.tables.push_back(name);
     const auto held = context_.store.find<MatrixPart>(shard_.model, name);
     for (auto* target : targets) *target = held;
     if (!held) {
@@ -65,6 +69,7 @@ class Planner {
   Status layer(std::uint32_t index) {
     const LayerPlan& plan = shard_.decoder->layer_plans[index];
     const std::string name = named(fmt::format("layer {}", index));
+    plan_.layers.push_back(name);
     auto& target = shard_.layers[index - shard_.shape.range.begin];
     MESH_ASSIGN_OR_RETURN(const std::uint64_t bytes, layer_bytes(plan_.catalogue, plan, plan_.precision));
     target = context_.store.find<LayerPart>(shard_.model, name);
@@ -147,13 +152,12 @@ Status plan_parts(const LoadContext& context, ShardPlan& plan) {
   Planner planner(context, plan);
   const TensorSource& tokens = decoder.embedding_plan.tokens;
   const bool tied = decoder.profile.tied_head;
-  if (shard.shape.embedding && shard.shape.head && tied) {
+  const bool together = shard.shape.embedding && shard.shape.head && tied;
+  if (together) {
     MESH_RETURN_IF_ERROR(planner.table(tokens, MatrixUse::kHead, {&shard.tokens, &shard.head_matrix}));
-  } else {
+  } else if (shard.shape.embedding) {
     const MatrixUse use = tied ? MatrixUse::kHead : MatrixUse::kLookUp;
-    if (shard.shape.embedding) MESH_RETURN_IF_ERROR(planner.table(tokens, use, {&shard.tokens}));
-    if (shard.shape.head)
-      MESH_RETURN_IF_ERROR(planner.table(decoder.head_plan.matrix, MatrixUse::kHead, {&shard.head_matrix}));
+    MESH_RETURN_IF_ERROR(planner.table(tokens, use, {&shard.tokens}));
   }
   if (shard.shape.embedding && decoder.embedding_plan.positions) {
     MESH_RETURN_IF_ERROR(
@@ -162,22 +166,40 @@ Status plan_parts(const LoadContext& context, ShardPlan& plan) {
   shard.layers.resize(shard.shape.range.size());
   for (std::uint32_t i = shard.shape.range.begin; i < shard.shape.range.end; ++i)
     MESH_RETURN_IF_ERROR(planner.layer(i));
+  if (shard.shape.head && !together) {
+    MESH_RETURN_IF_ERROR(planner.table(decoder.head_plan.matrix, MatrixUse::kHead, {&shard.head_matrix}));
+  }
   if (shard.shape.head) planner.final_norm();
   return absl::OkStatus();
 }
 
-Status fetch(hub::Checkpoint& checkpoint, const ShardPlan& plan, const ProgressCallback& progress) {
-  std::vector<std::string> names;
-  for (const MissingPart& part : plan.missing) {
-    for (const TensorSource* source : part.sources) {
-      const std::vector<std::string>& stored = plan.catalogue.stored(*source).names;
-      names.insert(names.end(), stored.begin(), stored.end());
+/// The layers, from the range's first on, that a shard of their own would find in the store. Of one thread.
+class ReadyLayers {
+ public:
+  ReadyLayers(const PartStore& store, const ShardPlan& plan) : store_(store), plan_(plan) {}
+
+  LayerRange range() {
+    const LoadedShard& shard = *plan_.shard;
+    const auto there = [&](const std::string& name) {
+      return store_.find<void>(shard.model, name) != nullptr;
+    };
+    const LayerRange& all = shard.shape.range;
+    if (tables_ < plan_.tables.size()) {
+      while (tables_ < plan_.tables.size() && there(plan_.tables[tables_])) ++tables_;
+      if (tables_ < plan_.tables.size()) return {all.begin, all.begin};
     }
+    // The last one is ready when the load has ended.
+    while (layers_ + 1 < plan_.layers.size() && there(plan_.layers[layers_])) ++layers_;
+    LayerRange ready{all.begin, all.begin + static_cast<std::uint32_t>(layers_)};
+    while (!ready.empty() && !shard.profile().allows(ready)) --ready.end;
+    return ready;
   }
-  return checkpoint.ensure(names, [&](const hub::Progress& fetched) {
-    return !progress || fetched.bytes_total == 0 || progress({true, fetched.bytes_done, fetched.bytes_total});
-  });
-}
+
+ private:
+  const PartStore& store_;
+  const ShardPlan& plan_;
+  std::size_t tables_ = 0, layers_ = 0;  // that are there
+};
 
 }  // namespace
 
@@ -226,12 +248,23 @@ StatusOr<std::shared_ptr<const LoadedShard>> load_shard(const LoadContext& conte
   const ShardNeeds needs = needs_of(plan);
   MESH_ASSIGN_OR_RETURN(MemoryBudget::Reservation reserved,
                         context.budget.reserve(MemoryUseKind::kWeights, needs.total(), what));
-  MESH_RETURN_IF_ERROR(fetch(checkpoint, plan, progress));
   LoadMeter meter(plan.disk_bytes);
   const PartReader reader(context, checkpoint, plan.catalogue, plan.precision, meter);
-  PartTasks tasks(reader, context.store, plan.shard->model);
-  for (const MissingPart& part : plan.missing) tasks.add(part, reserved.split(part.bytes));
-  MESH_RETURN_IF_ERROR(run_load_tasks(tasks.list(), meter, progress));
+  PartFetch fetch(checkpoint, plan.catalogue, plan.missing, meter);
+  PartTasks tasks(reader, context.store, plan.shard->model, [&meter] { meter.tell(); });
+  for (std::size_t i = 0; i < plan.missing.size(); ++i) {
+    const MissingPart& part = plan.missing[i];
+    tasks.add(part, reserved.split(part.bytes), [&fetch, i] { return fetch.wait(i); });
+  }
+  ReadyLayers ready(context.store, plan);
+  const ProgressCallback told = [&](LoadProgress so_far) {
+    if (!progress) return true;
+    so_far.ready = ready.range();
+    return progress(so_far);
+  };
+  std::function<Status()> bring;
+  if (!plan.missing.empty()) bring = [&fetch] { return fetch.run(); };
+  MESH_RETURN_IF_ERROR(run_load_tasks(tasks.list(), meter, told, bring));
   return std::shared_ptr<const LoadedShard>(plan.shard);
 }
 

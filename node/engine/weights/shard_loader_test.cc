@@ -1,9 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <functional>
+#include <thread>
 
 #include "node/engine/testing/edited_checkpoint.h"
 #include "node/engine/testing/golden.h"
@@ -258,6 +261,83 @@ TEST(ShardLoader, AtItsPeakALoadTakesTheShardAndOneLayer) {
     // And then the shard alone.
     EXPECT_LE(memory_now("VmRSS") - before, needs.weight_bytes + kMargin) << to_string(quantization);
   }
+}
+
+/// A checkpoint of another machine, from where layer `slow` comes only when `go_on` says so.
+class SlowCheckpoint final : public hub::Checkpoint {
+ public:
+  SlowCheckpoint(std::shared_ptr<hub::Checkpoint> inner, std::string slow, std::function<bool()> go_on)
+      : Checkpoint(std::shared_ptr<hub::ModelFiles>(inner, &inner->files()), inner->tensor_files()),
+        inner_(std::move(inner)),
+        slow_(std::move(slow)),
+        go_on_(std::move(go_on)) {}
+  StatusOr<safetensors::TensorInfo> info(std::string_view tensor) override { return inner_->info(tensor); }
+  Status ensure(const std::vector<std::string>& tensors, const hub::ProgressFn& progress) override {
+    if (tensors[0].find(slow_) == std::string::npos) return absl::OkStatus();
+    while (!go_on_()) {
+      if (!progress({.bytes_done = 1, .bytes_total = 2})) return error(StatusCode::kCancelled, "cancelled");
+      std::this_thread::yield();
+    }
+    return absl::OkStatus();
+  }
+  StatusOr<std::string_view> slice(std::string_view tensor, std::uint64_t begin,
+                                   std::uint64_t length) override {
+    return inner_->slice(tensor, begin, length);
+  }
+  StatusOr<std::string_view> read(std::string_view tensor, std::uint64_t begin, std::uint64_t length,
+                                  safetensors::ReadBuffer& buffer) override {
+    return inner_->read(tensor, begin, length, buffer);
+  }
+  void release(std::string_view span) override { inner_->release(span); }
+
+ private:
+  const std::shared_ptr<hub::Checkpoint> inner_;
+  const std::string slow_;
+  const std::function<bool()> go_on_;
+};
+
+std::string hidden_of(Engine& engine, const std::shared_ptr<const Shard>& shard, const LayerRange& range) {
+  Segment segment;
+  segment.cache = *engine.open_cache(shard, range, 16);
+  segment.rows = 2;
+  segment.ids = {5, 6};
+  const auto results = engine.step(shard, range, std::span(&segment, 1));
+  EXPECT_TRUE(results.ok() && (*results)[0].status.ok());
+  engine.close_cache(segment.cache);
+  return (*results)[0].hidden;
+}
+
+TEST(ShardLoader, TheFirstLayersAreUsedWhileTheLastOnesAreStillFetched) {
+  const auto engine = cpu_engine(ComputeType::kFloat32);
+  const auto files = open_checkpoint(golden_folder("tiny-llama"));
+  std::string early;  // what layers [0, 4) gave during the load
+  std::atomic<bool> used = false;
+  SlowCheckpoint checkpoint(files, "layers.4.", [&] { return used.load(); });
+  const auto progress = [&](const LoadProgress& so_far) {
+    EXPECT_EQ(so_far.ready.begin, 0u);
+    EXPECT_LT(so_far.ready.end, 6u) << "the last one is ready with the shard";
+    if (so_far.ready.end != 4 || used) return true;
+    const auto part = engine->load(checkpoint, {}, {so_far.ready, true, false}, [](const LoadProgress&) {
+      ADD_FAILURE() << "what is there is read again";
+      return true;
+    });
+    EXPECT_TRUE(part.ok());
+    if (part.ok()) early = hidden_of(*engine, *part, so_far.ready);
+    used = true;
+    return part.ok();
+  };
+  const auto whole = engine->load(checkpoint, {}, {{0, 6}, true, true}, progress);
+  ASSERT_TRUE(whole.ok()) << message_of(whole.status());
+  EXPECT_EQ(early, hidden_of(*engine, *whole, {0, 4}));
+}
+
+TEST(ShardLoader, AFetchThatEndsEndsTheLoad) {
+  const auto engine = cpu_engine(ComputeType::kFloat32);
+  SlowCheckpoint checkpoint(open_checkpoint(golden_folder("tiny-llama")), "layers.2.", [] { return false; });
+  const auto shard = engine->load(checkpoint, {}, {{0, 6}, true, true},
+                                  [](const LoadProgress& so_far) { return !so_far.fetching; });
+  EXPECT_EQ(shard.status().code(), StatusCode::kCancelled);
+  EXPECT_EQ(engine->memory().weight_bytes, 0u);
 }
 
 TEST(ShardLoader, LayersAreThereOneByOneWhileOthersServe) {

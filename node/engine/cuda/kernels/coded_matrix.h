@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "node/engine/ops/quantise.h"
 
@@ -36,5 +38,19 @@ struct CodedMatrix {
   }
   static constexpr int padded(int bytes) { return (bytes + 31) / 32 * 32; }
 };
+
+/// A row of the layout ← ops::code_bytes(in) codes and in / group scales; `to`: row_bytes() bytes of the
+/// host.
+inline void lay_row(const CodedMatrix& matrix, const std::uint8_t* codes, const float* scales,
+                    std::byte* to) {
+  const auto code_bytes = static_cast<std::size_t>(ops::code_bytes(matrix.format, matrix.in));
+  const auto scales_at = static_cast<std::size_t>(matrix.scales_at());
+  const auto scale_bytes = static_cast<std::size_t>(matrix.scale_bytes(matrix.in));
+  const auto row_bytes = static_cast<std::size_t>(matrix.row_bytes());
+  std::memcpy(to, codes, code_bytes);
+  std::memset(to + code_bytes, 0, scales_at - code_bytes);
+  std::memcpy(to + scales_at, scales, scale_bytes);
+  std::memset(to + scales_at + scale_bytes, 0, row_bytes - scales_at - scale_bytes);
+}
 
 }  // namespace mesh::engine::cuda

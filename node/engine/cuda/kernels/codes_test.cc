@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <span>
 
 #include "node/engine/cuda/kernels/kernels_fixture.h"
@@ -39,16 +40,13 @@ struct Coded {
       ops::dequantise_row(format, row_codes, row_scales, in, weights.data() + row * std::size_t(in));
     }
     const CodedMatrix layout{nullptr, format, out, in, group};
-    rows = std::make_unique<DeviceArray<std::uint8_t>>(std::size_t(layout.row_bytes()) * std::size_t(out));
-    DeviceArray<std::uint8_t> codes(host_codes);
-    DeviceArray<float> scales(host_scales);
-    // In two parts, as a loader appends them.
-    const int first = out / 3;
-    EXPECT_EQ(pack_codes(nullptr, matrix(), codes.data(), scales.data(), 0, first), cudaSuccess);
-    EXPECT_EQ(pack_codes(nullptr, matrix(), codes.data() + code_bytes * std::size_t(first),
-                         scales.data() + groups * std::size_t(first), first, out - first),
-              cudaSuccess);
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    const auto row_bytes = std::size_t(layout.row_bytes());
+    std::vector<std::uint8_t> laid(row_bytes * std::size_t(out), 0xFF);
+    for (std::size_t row = 0; row < std::size_t(out); ++row) {
+      lay_row(layout, host_codes.data() + row * code_bytes, host_scales.data() + row * groups,
+              reinterpret_cast<std::byte*>(laid.data()) + row * row_bytes);
+    }
+    rows = std::make_unique<DeviceArray<std::uint8_t>>(laid);
   }
   CodedMatrix matrix() const { return {rows->data(), format, out, in, group}; }
 
@@ -130,6 +128,33 @@ TEST_P(CodedStream, GivesTheProduct) {
   }
   EXPECT_LT(errors.relative(), gated ? 0x1p-8 : 0x1p-10);
 }
+
+class CodedInputs : public Kernels, public ::testing::WithParamInterface<MatrixFormat> {};
+
+// A step tells by it that a row is not finite.
+TEST_P(CodedInputs, ThatAreNoNumbersReachEveryOutput) {
+  constexpr int kOut = 34, kIn = 832;
+  const Coded coded(GetParam(), kOut, kIn, normal(std::size_t{kOut} * kIn, 0.05));
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), infinity, -infinity}) {
+    for (const bool with_norm : {false, true}) {
+      std::vector<float> x = to_float(normal(kIn));
+      x[300] = bad;
+      DeviceArray<std::uint16_t> narrow_x(to_bf16(Values(x.begin(), x.end())));
+      DeviceArray<float> wide_x(x), norm(to_float(normal(kIn))), y(std::size_t{kOut});
+      done(stream_linear(launch_, {.out = kOut,
+                                   .in = kIn,
+                                   .x = with_norm ? static_cast<const void*>(wide_x.data()) : narrow_x.data(),
+                                   .norm = with_norm ? norm.data() : nullptr,
+                                   .epsilon = 1e-5f,
+                                   .rows = 1,
+                                   .y = y.data(),
+                                   .coded = coded.matrix()}));
+      for (const float value : y.host()) EXPECT_FALSE(std::isfinite(value)) << bad;
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Formats, CodedInputs, ::testing::ValuesIn(kFormats));
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, CodedStream,

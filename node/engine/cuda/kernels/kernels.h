@@ -122,10 +122,6 @@ cudaError_t tile_codes(const Launch& launch, const CodedMatrix& matrix, const vo
 /// to [count, in], float32 or bfloat16, ← rows `rows` (null: the first ones) of the matrix.
 cudaError_t dequantise(const Launch& launch, const CodedMatrix& matrix, const int* rows, int count, void* to,
                        bool to_bfloat16);
-/// Rows [first, first + rows) of the matrix ← codes [rows, ops::code_bytes(in)] and scales [rows, in /
-/// group].
-cudaError_t pack_codes(cudaStream_t stream, const CodedMatrix& matrix, const void* codes, const float* scales,
-                       int first, int rows);
 /// Codes and scales like those of normal(0, deviation) weights, a function of seed and place alone.
 cudaError_t fill_codes(cudaStream_t stream, const CodedMatrix& matrix, std::uint64_t seed, float deviation);
 

@@ -1,7 +1,7 @@
 #include "node/engine/cuda/kernels/codes.cuh"
 #include "node/engine/cuda/kernels/normal_pair.cuh"
 
-// Rows of codes and scales into the GPU's layout, byte by byte.
+// Made-up codes and scales, byte by byte of the GPU's layout.
 namespace mesh::engine::cuda {
 namespace {
 
@@ -25,31 +25,6 @@ __device__ std::uint8_t byte_of(float value, int byte) {
   return static_cast<std::uint8_t>(__float_as_uint(value) >> (8 * byte));
 }
 
-template <class Code, class Scale>
-__device__ void write_rows(const CodedMatrix& matrix, int first, int rows, const Code& code,
-                           const Scale& scale) {
-  const std::int64_t bytes = matrix.row_bytes(), all = bytes * rows;
-  auto* to = static_cast<std::uint8_t*>(matrix.rows) + first * bytes;
-  const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < all; i += step) {
-    const std::int64_t row = i / bytes;
-    const BytePlace place = place_of(matrix, static_cast<int>(i % bytes));
-    std::uint8_t value = 0;
-    if (place.code >= 0) value = code(row, place.code);
-    if (place.scale >= 0) value = byte_of(scale(row, place.scale), place.byte);
-    to[i] = value;
-  }
-}
-
-__global__ void pack_rows(const CodedMatrix matrix, const std::uint8_t* codes, const float* scales, int first,
-                          int rows) {
-  const std::int64_t code_bytes = ops::code_bytes(matrix.format, matrix.in);
-  const int groups = matrix.in / matrix.group;
-  write_rows(
-      matrix, first, rows, [&](std::int64_t row, int at) { return codes[row * code_bytes + at]; },
-      [&](std::int64_t row, int at) { return scales[row * groups + at]; });
-}
-
 /// A code of a normal value under a scale of 4 deviations; kNf4: two, of which all are about as likely.
 __device__ std::uint8_t normal_code(MatrixFormat format, float2 pair) {
   const auto nibble = [](float value) { return static_cast<unsigned>(min(normcdff(value) * 16, 15.0f)); };
@@ -70,23 +45,22 @@ __global__ void random_rows(const CodedMatrix matrix, std::uint64_t seed, float 
   float scale = deviation * 4;
   if (matrix.format == MatrixFormat::kFp8) scale = deviation * 4 / ops::kFp8Largest;
   if (matrix.format == MatrixFormat::kNf4) scale = deviation / 0.517f;  // the quantiles' own deviation
-  write_rows(
-      matrix, 0, matrix.out,
-      [&](std::int64_t row, int at) {
-        return normal_code(matrix.format,
-                           normal_pair(seed, static_cast<std::uint64_t>(row * code_bytes + at)));
-      },
-      [&](std::int64_t, int) { return scale; });
+  const std::int64_t bytes = matrix.row_bytes(), all = bytes * matrix.out;
+  const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < all; i += step) {
+    const std::int64_t row = i / bytes;
+    const BytePlace place = place_of(matrix, static_cast<int>(i % bytes));
+    std::uint8_t value = 0;
+    if (place.code >= 0) {
+      value = normal_code(matrix.format,
+                          normal_pair(seed, static_cast<std::uint64_t>(row * code_bytes + place.code)));
+    }
+    if (place.scale >= 0) value = byte_of(scale, place.byte);
+    static_cast<std::uint8_t*>(matrix.rows)[i] = value;
+  }
 }
 
 }  // namespace
-
-cudaError_t pack_codes(cudaStream_t stream, const CodedMatrix& matrix, const void* codes, const float* scales,
-                       int first, int rows) {
-  if (rows == 0) return cudaSuccess;
-  pack_rows<<<1024, 256, 0, stream>>>(matrix, static_cast<const std::uint8_t*>(codes), scales, first, rows);
-  return cudaGetLastError();
-}
 
 cudaError_t fill_codes(cudaStream_t stream, const CodedMatrix& matrix, std::uint64_t seed, float deviation) {
   random_rows<<<4096, 256, 0, stream>>>(matrix, seed, deviation);
