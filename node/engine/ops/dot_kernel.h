@@ -32,6 +32,24 @@ struct DotTile {
   std::int64_t ahead;  // bytes from here to what will be read next, fetched meanwhile; 0: nothing
 };
 
+/// A tile's sums over its chain become rows of c, vectors first … of each.
+template <int kRows, int kTake>
+MESH_INLINE void store_totals(const DotTile& args, int first, const Vec (&totals)[kRows][kTake]) {
+#pragma GCC unroll 16
+  for (int row = 0; row < kRows; ++row) {
+#pragma GCC unroll 8
+    for (int vec = 0; vec < kTake; ++vec) {
+      const int column = (first + vec) * kLanes;
+      float* c = args.c + row * args.c_stride + column;
+      Vec value = totals[row][vec];
+      if (args.input_steps != nullptr) value = value * args.input_steps[row];
+      if (args.add) value = load(c) + value;
+      if (args.bias != nullptr) value = value + load(args.bias + column);
+      store(c, value);
+    }
+  }
+}
+
 template <class Weights, int kRows, int kTake>
 void dot_tile(const DotTile& args, int first) {
   using Dot = typename Weights::Dot;
@@ -75,19 +93,7 @@ void dot_tile(const DotTile& args, int first) {
         totals[row][vec] = totals[row][vec] + Dot::to_float(sums[row][vec]) * scale;
     }
   }
-#pragma GCC unroll 16
-  for (int row = 0; row < kRows; ++row) {
-#pragma GCC unroll 8
-    for (int vec = 0; vec < kTake; ++vec) {
-      const int column = (first + vec) * kLanes;
-      float* c = args.c + row * args.c_stride + column;
-      Vec value = totals[row][vec];
-      if (args.input_steps != nullptr) value = value * args.input_steps[row];
-      if (args.add) value = load(c) + value;
-      if (args.bias != nullptr) value = value + load(args.bias + column);
-      store(c, value);
-    }
-  }
+  store_totals(args, first, totals);
 }
 
 template <class Weights, int kRows>
@@ -98,6 +104,56 @@ void dot_whole_tile(const DotTile& args) {
     for (int first = 0; first < kVecs; first += kDotTake) dot_tile<Weights, kRows, kDotTake>(args, first);
   }
 }
+
+#if defined(__AVX2__) && !defined(__AVX512BW__)
+/// One row of NF4, which is bound by decoding: bytes of codes are looked up as they lie, the low and the high
+/// bytes of the values apart, and unpacked to words. So pairs 0 and 2 of an output, and 1 and 3, are
+/// multiplied side by side, and an output has two sums, which meet at the end of the group.
+template <>
+void dot_whole_tile<Nf4Pairs, 1>(const DotTile& args) {
+  const __m256i low = repeated(kNf4Bytes.low), high = repeated(kNf4Bytes.high);
+  const __m256i nibble = _mm256_set1_epi8(15);
+  // Inputs a, a', b, b', c, c', d, d' of four pairs as a, c, a', c' and b, d, b', d'.
+  const __m128i order = _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
+  Vec totals[1][kVecs] = {};
+  const std::uint32_t* inputs = args.inputs;
+  for (std::int64_t group = 0; group < args.groups; ++group) {
+    __m256i sums[kVecs][2] = {};
+    const std::byte* step = args.weights + group * args.weight_stride;
+    for (std::int64_t i = 0; i < args.steps; ++i) {
+      for (std::int64_t line = 0; line < Nf4Pairs::kBytes; line += 64)
+        __builtin_prefetch(step + args.ahead + line, 0, 2);
+      const __m128i ordered =
+          _mm_shuffle_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(inputs)), order);
+      const __m256i values[2] = {_mm256_broadcastq_epi64(ordered),
+                                 _mm256_broadcastq_epi64(_mm_unpackhi_epi64(ordered, ordered))};
+#pragma GCC unroll 4
+      for (int vec = 0; vec < kVecs; ++vec) {
+        const auto codes = reinterpret_cast<__m256i>(load_words(step + vec * kLanes * 4));
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) {
+          const __m256i index = _mm256_and_si256(half == 0 ? codes : _mm256_srli_epi16(codes, 4), nibble);
+          const __m256i lows = _mm256_shuffle_epi8(low, index), highs = _mm256_shuffle_epi8(high, index);
+          const __m256i front = _mm256_madd_epi16(_mm256_unpacklo_epi8(lows, highs), values[half]);
+          const __m256i back = _mm256_madd_epi16(_mm256_unpackhi_epi8(lows, highs), values[half]);
+          sums[vec][0] = _mm256_add_epi32(sums[vec][0], front);
+          sums[vec][1] = _mm256_add_epi32(sums[vec][1], back);
+        }
+      }
+      step += Nf4Pairs::kBytes;
+      inputs += Nf4Pairs::kPairs;
+    }
+    const float* scales = reinterpret_cast<const float*>(args.scales + group * args.scale_stride);
+#pragma GCC unroll 4
+    for (int vec = 0; vec < kVecs; ++vec) {
+      const Vec scale = load(scales + vec * kLanes) * args.scale_unit;
+      const __m256i sum = _mm256_hadd_epi32(sums[vec][0], sums[vec][1]);
+      totals[0][vec] = totals[0][vec] + IntegerDot::to_float(reinterpret_cast<VecI>(sum)) * scale;
+    }
+  }
+  store_totals(args, 0, totals);
+}
+#endif
 
 using DotCall = void (*)(const DotTile&);
 template <class Weights, int kMost>
