@@ -259,6 +259,12 @@ TEST_P(PagedAttention, RowsAppendAndAttendOnTensorCores) {
   append_and_attend();
 }
 
+TEST_P(PagedAttention, RowsAppendAndAttendBesideBlocksThatKeepAPlace) {
+  if (!tensor_cores_) GTEST_SKIP() << "needs compute capability 8.0";
+  launch_.tensor_cores = launch_.halves = true;
+  append_and_attend();
+}
+
 TEST_P(PagedAttention, RowsAttendAfterAppending) {
   attend_after_appending();
 }

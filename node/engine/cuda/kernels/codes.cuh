@@ -25,8 +25,7 @@ struct Codes;
 
 template <>
 struct Codes<MatrixFormat::kInt8> {
-  static constexpr int kWeights = 16;       ///< of a piece
-  static constexpr int kInputExponent = 5;  ///< 8 products of an input < 2^(this + 1) fit in a half
+  static constexpr int kWeights = 16;  ///< of a piece
   static constexpr int kTableBytes = 0;
   static constexpr float kUnit = ops::kInt8Step;
 
@@ -47,13 +46,14 @@ struct Codes<MatrixFormat::kInt8> {
 template <>
 struct Codes<MatrixFormat::kFp8> {
   static constexpr int kWeights = 16;
-  static constexpr int kInputExponent = 3;
+  static constexpr int kInputExponent = 3;  ///< 8 products of an input < 2^(this + 1) fit in a half
   static constexpr int kTableBytes = 0;
   static constexpr float kUnit = 1;
 
   __device__ explicit Codes(const std::byte*) {}
   __device__ static void fill_table(std::byte*) {}
-  /// The two low bytes. As the upper byte of a half, shifted by the wider exponent, a code is too small by 2^8.
+  /// The two low bytes. As the upper byte of a half, shifted by the wider exponent, a code is too small by
+  /// 2^8.
   __device__ static half2 pair(std::uint32_t bytes) {
 #if __CUDA_ARCH__ >= 890
     std::uint32_t halves;

@@ -162,18 +162,21 @@ struct Group {
   }
 };
 
+/// A block for each of `parts`: rows × KV heads × groups of their heads × splits.
 template <int kDim, int kWarps>
 __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps)
     attend_groups(const StepTables tables, const AttentionRows attention, const Bf* q, Bf* out, int splits,
-                  const SplitScratch scratch) {
+                  int parts, const SplitScratch scratch) {
   using Work = Group<kDim>;
   constexpr int kLanes = kDim / 8, kThreads = kWarps * 32;
-  extern __shared__ float parts[];
+  extern __shared__ float sums[];
   __shared__ uint4 queries[(kColumns * Work::kStride + 2 * kDim) / 8];
   let_next_launch_begin();
-  const int row = blockIdx.z, per_kv = attention.heads / attention.kv.kv_heads;
-  const int width = min(per_kv, kColumns), groups = (per_kv + kColumns - 1) / kColumns;
-  const int kv_head = blockIdx.y / groups, group = blockIdx.y % groups;
+  if (static_cast<int>(blockIdx.x) >= parts) return wait_for_previous_launch();  // has kept a place
+  const int per_kv = attention.heads / attention.kv.kv_heads, width = min(per_kv, kColumns);
+  const int groups = (per_kv + kColumns - 1) / kColumns, of_row = attention.kv.kv_heads * groups;
+  const int split = static_cast<int>(blockIdx.x) % splits, head_group = static_cast<int>(blockIdx.x) / splits;
+  const int row = head_group / of_row, kv_head = head_group % of_row / groups, group = head_group % groups;
   const int warp = static_cast<int>(threadIdx.x) / 32, place = tables.place[row];
   Work work{{tables, attention.kv, tables.first_block[row], kv_head}, reinterpret_cast<const Bf*>(queries)};
 
@@ -181,8 +184,8 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps)
   const int base = low / kKeys * kKeys, span = place + 1 - base;
   const int share = (span + splits * kKeys - 1) / (splits * kKeys) * kKeys;
   const int used = place < 0 ? 0 : (span + share - 1) / share;  // blocks with keys
-  const int begin = base + static_cast<int>(blockIdx.x) * share, end = min(place + 1, begin + share);
-  const bool present = static_cast<int>(blockIdx.x) < used, appends = q == nullptr;
+  const int begin = base + split * share, end = min(place + 1, begin + share);
+  const bool present = split < used, appends = q == nullptr;
   // Nothing in this step writes keys before `place`, unless append_rows did.
   const int stored = appends ? place : place + 1;
   typename Work::Keys keys;
@@ -192,7 +195,7 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps)
   };
   if (appends && present) begin_loads();
   wait_for_previous_launch();
-  if (place < 0 && blockIdx.x == 0) {
+  if (place < 0 && split == 0) {
     for (int i = static_cast<int>(threadIdx.x); i < width * kDim; i += kThreads) {
       const int inside = group * width + i / kDim;
       const std::int64_t head = std::int64_t{row} * attention.heads + kv_head * per_kv + inside;
@@ -204,7 +207,7 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps)
 
   // Queries, and the row's own key and value, to shared memory. Whole warps go on together.
   Bf* const prepared = reinterpret_cast<Bf*>(queries);
-  const bool owner = appends && static_cast<int>(blockIdx.x) == used - 1;
+  const bool owner = appends && split == used - 1;
   const int entries = width + (owner ? 2 : 0);
   for (int i = static_cast<int>(threadIdx.x); i / 32 * 32 < entries * kLanes; i += kThreads) {
     const int entry = min(i / kLanes, entries - 1), lane = i % kLanes;
@@ -240,29 +243,30 @@ __global__ void __launch_bounds__(kWarps * 32, 16 / kWarps)
     work.add_values(keys, scores);
     if (next < end) work.load_values(next, stored, keys);
   }
-  work.put(parts + warp * width * (kDim + 2), width);
+  work.put(sums + warp * width * (kDim + 2), width);
   __syncthreads();
-  finish_splits<kDim, kColumns, kWarps>(parts, width, attention.heads, per_kv, kv_head, group, groups, row,
-                                        splits, used, scratch, out);
+  finish_splits<kDim, kColumns, kWarps>(sums, width, attention, {row, kv_head, group, split}, splits, used,
+                                        scratch, out);
 }
 
 template <int kDim, int kWarps>
 cudaError_t launch_warps(const Launch& launch, const StepTables& tables, const AttentionRows& attention,
-                         const void* q, void* out, dim3 grid, int splits, const SplitScratch& scratch) {
+                         const void* q, void* out, int parts, int splits, const SplitScratch& scratch) {
   const int width = std::min(attention.heads / attention.kv.kv_heads, kColumns);
   const std::size_t shared = static_cast<std::size_t>(kWarps * width * (kDim + 2)) * sizeof(float);
-  return enqueue(launch, attend_groups<kDim, kWarps>, grid, kWarps * 32, shared, tables, attention,
-                 static_cast<const Bf*>(q), static_cast<Bf*>(out), splits, scratch);
+  const int blocks = launch.halves ? std::max(parts, launch.processors) : parts;
+  return enqueue(launch, attend_groups<kDim, kWarps>, dim3(static_cast<unsigned>(blocks)), kWarps * 32,
+                 shared, tables, attention, static_cast<const Bf*>(q), static_cast<Bf*>(out), splits, parts,
+                 scratch);
 }
 
 template <int kDim>
 cudaError_t launch_dim(const Launch& launch, const StepTables& tables, const AttentionRows& attention,
-                       const void* q, void* out, dim3 grid, int splits, const SplitScratch& scratch) {
-  const unsigned blocks = grid.x * grid.y * grid.z, processors = static_cast<unsigned>(launch.processors);
-  const auto launch_it = blocks <= processors       ? launch_warps<kDim, 16>
-                         : blocks <= 2 * processors ? launch_warps<kDim, 8>
-                                                    : launch_warps<kDim, 4>;
-  return launch_it(launch, tables, attention, q, out, grid, splits, scratch);
+                       const void* q, void* out, int parts, int splits, const SplitScratch& scratch) {
+  const auto launch_it = parts <= launch.processors && !launch.halves ? launch_warps<kDim, 16>
+                         : parts <= 2 * launch.processors             ? launch_warps<kDim, 8>
+                                                                      : launch_warps<kDim, 4>;
+  return launch_it(launch, tables, attention, q, out, parts, splits, scratch);
 }
 
 }  // namespace
@@ -270,12 +274,11 @@ cudaError_t launch_dim(const Launch& launch, const StepTables& tables, const Att
 cudaError_t group_attention(const Launch& launch, const StepTables& tables, const AttentionRows& attention,
                             const void* q, void* out, int rows, int splits, const SplitScratch& scratch) {
   const int groups = (attention.heads / attention.kv.kv_heads + kColumns - 1) / kColumns;
-  const dim3 grid(static_cast<unsigned>(splits), static_cast<unsigned>(attention.kv.kv_heads * groups),
-                  static_cast<unsigned>(rows));
+  const int parts = rows * attention.kv.kv_heads * groups * splits;
   const auto launch_width = attention.kv.head_dim == 32   ? launch_dim<32>
                             : attention.kv.head_dim == 64 ? launch_dim<64>
                                                           : launch_dim<128>;
-  return launch_width(launch, tables, attention, q, out, grid, splits, scratch);
+  return launch_width(launch, tables, attention, q, out, parts, splits, scratch);
 }
 
 }  // namespace mesh::engine::cuda

@@ -25,6 +25,9 @@ struct Launch {
   bool overlap = false;
   int processors = 0;         ///< multiprocessors of the GPU
   bool tensor_cores = false;  ///< own kernels on tensor cores (compute capability 8.0)
+  /// The launches before and after have a block for each multiprocessor that takes half of it. So must this
+  /// one, else some multiprocessors get two blocks of the next launch and others none.
+  bool halves = false;
 };
 
 /// A query tile: rows of one segment.
@@ -108,10 +111,11 @@ struct StreamLinear {
   float epsilon = 0;
   int rows = 0;  ///< 1 … kStreamRows
   StreamStore store = StreamStore::kAssign;
-  void* y = nullptr;  ///< [rows, out], no gaps
+  void* y = nullptr;       ///< [rows, out], no gaps
   CodedMatrix coded = {};  ///< with rows: instead of `weight`; in and group multiples of 64
 };
-/// Quantised weights meet inputs in half precision, scaled so that the largest fits: not rounded to bfloat16.
+/// NF4 and FP8 weights meet inputs in half precision, scaled so that the largest fits; INT8 weights meet
+/// integers of 15 bits, with a unit for each 256 inputs, as on a CPU. Neither is rounded to bfloat16.
 cudaError_t stream_linear(const Launch& launch, const StreamLinear& linear);
 cudaError_t stream_codes(const Launch& launch, const StreamLinear& linear);
 

@@ -250,8 +250,9 @@ __global__ void __launch_bounds__(kWarps * 32, 2)
     parts[work.warp].mass[work.head_of_lane()] = work.mass;
   }
   __syncthreads();
-  finish_splits<kDim, kHeads, kWarps>(&parts[0].sums[0][0], kHeads, attention.heads, per_kv, kv_head, group,
-                                      groups, row, splits, used, scratch, out);
+  finish_splits<kDim, kHeads, kWarps>(&parts[0].sums[0][0], kHeads, attention,
+                                      {row, kv_head, group, static_cast<int>(blockIdx.x)}, splits, used,
+                                      scratch, out);
 }
 
 template <int kDim, int kHeads>

@@ -12,15 +12,24 @@ struct SplitPart {
   float best[kHeads], mass[kHeads];
 };
 
+/// A block's share of attention: of query heads [group · width, (group + 1) · width) of a row's KV head, and
+/// of its keys.
+struct GroupPart {
+  int row, kv_head, group, split;
+};
+
 /// Adds a block's warps' parts, each laid out as SplitPart<kDim, width>; if `used` blocks share the row, the
 /// last of them to come adds the blocks' and writes the row's heads. All threads of the block call it, after
 /// a barrier.
 template <int kDim, int kMostWidth, int kWarps>
-__device__ void finish_splits(const float* parts, int width, int heads, int per_kv, int kv_head, int group,
-                              int groups, int row, int splits, int used, const SplitScratch& scratch,
+__device__ void finish_splits(const float* parts, int width, const AttentionRows& attention,
+                              const GroupPart& part, int splits, int used, const SplitScratch& scratch,
                               Bf* out) {
   __shared__ bool last;
-  const int slot = (row * static_cast<int>(gridDim.y) + kv_head * groups + group), size = width * (kDim + 2);
+  const auto [row, kv_head, group, split] = part;
+  const int heads = attention.heads, kv_heads = attention.kv.kv_heads, per_kv = heads / kv_heads;
+  const int groups = (per_kv + width - 1) / width, size = width * (kDim + 2);
+  const int slot = (row * kv_heads + kv_head) * groups + group;
   float* const all = scratch.sums + std::int64_t{slot} * splits * size;
   const auto best_at = [&](int h) { return width * kDim + h; };
   const auto mass_at = [&](int h) { return width * (kDim + 1) + h; };
@@ -44,7 +53,7 @@ __device__ void finish_splits(const float* parts, int width, int heads, int per_
     if (used == 1) {
       write(i, sum, mass);
     } else {
-      float* const own = all + blockIdx.x * size;
+      float* const own = all + split * size;
       __stcg(own + i, sum);
       if (i % kDim == 0) __stcg(own + best_at(h), best), __stcg(own + mass_at(h), mass);
     }
@@ -69,14 +78,14 @@ __device__ void finish_splits(const float* parts, int width, int heads, int per_
     float best = -1e30f, sum = 0, mass = 0;
     for (int s = 0; s < used; ++s) best = fmaxf(best, bests[h][s]);
     for (int first = 0; first < used; first += 8) {
-      float part[8];
+      float eight[8];
 #pragma unroll
-      for (int k = 0; k < 8; ++k) part[k] = first + k < used ? __ldcg(all + (first + k) * size + i) : 0.0f;
+      for (int k = 0; k < 8; ++k) eight[k] = first + k < used ? __ldcg(all + (first + k) * size + i) : 0.0f;
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
         const int s = min(first + k, used - 1);
         const float factor = first + k < used ? exp2f(bests[h][s] - best) : 0.0f;
-        sum += part[k] * factor;
+        sum += eight[k] * factor;
         mass += masses[h][s] * factor;
       }
     }

@@ -2,7 +2,7 @@
 
 #include <cuda_fp16.h>
 
-#include "node/engine/cuda/kernels/device.cuh"
+#include "node/engine/cuda/kernels/staging_rows.cuh"
 
 namespace mesh::engine::cuda {
 
@@ -24,24 +24,6 @@ __device__ float2 sum_and_largest(float2 value, float2* shared) {
     value.y = fmaxf(value.y, shared[warp].y);
   }
   return value;
-}
-
-struct Eight {
-  float value[8];
-};
-__device__ inline Eight read_floats(const float* from) {
-  const float4 a = __ldcg(reinterpret_cast<const float4*>(from)),
-               b = __ldcg(reinterpret_cast<const float4*>(from) + 1);
-  return {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-}
-__device__ inline Eight widened(const uint4& packed) {
-  const float2 a = widen(packed.x), b = widen(packed.y), c = widen(packed.z), d = widen(packed.w);
-  return {a.x, a.y, b.x, b.y, c.x, c.y, d.x, d.y};
-}
-/// The norm's weights of the thread's first eight inputs; before the wait for the previous launch.
-__device__ inline Eight norm_weights(const StreamLinear& linear) {
-  const int at = static_cast<int>(threadIdx.x) * 8;
-  return linear.norm != nullptr && at < linear.in ? read_floats(linear.norm + at) : Eight{};
 }
 
 /// Brings row `row` of the product to shared memory as halves, times a power of two such that the largest is
