@@ -101,7 +101,8 @@ void SimAgent::load(const BeginLoad& order) {
   carried_out(order.id);
   shards_.push_back({order.model.model, order.layers, wire::ShardState::kLoading, 0, 100});
   publish();
-  const auto takes = milliseconds(random_.between(100, 1500));
+  // Some loads take many heartbeats: then the tracker hears of them layer by layer.
+  const auto takes = milliseconds(random_.between(100, 1500)) * (random_.chance(0.5) ? 10 : 1);
   for (std::uint32_t layer = 1; layer < order.layers.size(); ++layer)
     timeline_.after(takes * layer / order.layers.size(),
                     guarded([this, order, layer] { note_ready(order, layer); }));

@@ -129,7 +129,11 @@ std::optional<std::vector<wire::HopAddress>> SimTracker::route(const head::Route
   const auto chosen = tracker::pick_route(coverage().ready(), {}, request);
   if (!chosen.ok()) return std::nullopt;
   for (const tracker::RouteHop& hop : *chosen) {
-    hops.push_back({hop.node, "http://" + registry_.find(hop.node)->facts.address, hop.layers});
+    const wire::Join& facts = registry_.find(hop.node)->facts;
+    early_hops_ += std::ranges::none_of(facts.shards, [&](const wire::ShardStatus& shard) {
+      return shard.state == wire::ShardState::kReady && shard.layers.contains(hop.layers);
+    });
+    hops.push_back({hop.node, "http://" + facts.address, hop.layers});
   }
   return hops;
 }

@@ -28,6 +28,8 @@ class SimTracker final : public RouteSource {
 
   std::optional<std::vector<wire::HopAddress>> route(const head::RouteWanted& wanted) override;
   bool complete() const;
+  /// Hops on layers of shards that were still being loaded.
+  std::uint64_t early_hops() const { return early_hops_; }
 
  private:
   StatusOr<std::string> handle(const std::string& route, const std::string& body);
@@ -46,6 +48,7 @@ class SimTracker final : public RouteSource {
   tracker::DirectiveDesk desk_;
   Epoch epoch_;  ///< stored
   std::vector<wire::Directive> issued_;
+  std::uint64_t early_hops_ = 0;
 };
 
 }  // namespace mesh::sim

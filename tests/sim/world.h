@@ -70,6 +70,7 @@ class World {
   const std::vector<SessionResult>& results() const { return results_; }
   std::size_t errors() const;
   std::uint64_t stale_directives() const;
+  std::uint64_t early_hops() const { return tracker_ == nullptr ? 0 : tracker_->early_hops(); }
   head::HeadStats head_stats() const { return head_->stats(); }
   std::uint64_t hit_blocks() const;
   std::uint64_t moves() const;      ///< of caches to host memory and back
