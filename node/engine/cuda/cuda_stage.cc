@@ -43,6 +43,7 @@ struct Plan {
   int rows = 0;        ///< padding included
   bool single = true;  ///< every row is of a session of its own
   int tiles = 0, splits = 1;
+  bool streams_codes = false;  ///< its products are those of few rows with codes
 };
 
 /// What x lacks yet: the next norm adds it.
@@ -199,6 +200,8 @@ class Stage final : public StageForward {
                            [](const StageSampled& one) { return static_cast<int>(one.row); });
     std::ranges::copy(model.frequencies, host.frequencies);
     if (plan.single) plan.tiles = 0;
+    plan.streams_codes =
+        plan.rows <= kStreamRows && !model.layers.empty() && own(*model.layers.front().qkv).is_coded();
     plan.splits = choose_splits(model.shape, plan, most);
     check(buffers_->send(host, blocks, launch_.stream));
     return plan;
@@ -285,10 +288,12 @@ class Stage final : public StageForward {
 
   void attend(const StageShape& shape, const AttentionRows& attention, const Plan& plan) {
     StepBuffers& to = *buffers_;
+    Launch launch = launch_;
+    launch.halves = plan.streams_codes;
     const StepTables tables = to.tables();
     if (!plan.single) check(append_rows(launch_, tables, attention, to.q, plan.rows));
     if (plan.single || !options_.tensor_cores) {
-      check(row_attention(launch_, tables, attention, plan.single ? nullptr : to.q, to.attended, plan.rows,
+      check(row_attention(launch, tables, attention, plan.single ? nullptr : to.q, to.attended, plan.rows,
                           plan.splits, to.scratch));
     } else if (on_warpgroups(shape)) {
       check(warpgroup_attention(launch_, tables, attention, to.q, to.attended, plan.tiles, plan.splits));
