@@ -102,7 +102,7 @@ class Mesh:
 
     def __init__(self, folder: pathlib.Path, model: pathlib.Path, layers: int, stages: int, options: argparse.Namespace):
         self.model = model.name
-        common = ["--threads", str(options.threads), "--log-level", "warning"]
+        common = ["--threads", str(options.threads), "--log-level", "warning", "--prefix-cache-memory", "0"]
         self.tracker = programs.Tracker(folder / "tracker", model, "--head-layers", "0", "--max-node-layers", str(layers // stages), "--max-copies", "1",
                                         "--device", "cpu", "--memory", "4GiB", *common, dtype="bfloat16")
         self.nodes = [programs.Node(folder / f"node{stage}", "--tracker", self.tracker.mesh_url, "--device", options.device, "--memory",
@@ -118,6 +118,18 @@ class Mesh:
         except AssertionError:
             print("\n".join(node.text() for node in self.nodes), file=sys.stderr)
             raise
+
+    def step_seconds(self) -> tuple[float, int]:
+        """Of all nodes' decode steps so far, and how many of the first node's."""
+        seconds, count = 0.0, 0
+        for index, node in enumerate(self.nodes):
+            for line in node.call("GET", "/metrics")[2].decode().splitlines():
+                name, _, value = line.partition(" ")
+                if name.startswith("meshnet_step_seconds_sum") and "decode" in name:
+                    seconds += float(value)
+                elif name.startswith("meshnet_step_seconds_count") and "decode" in name and index == 0:
+                    count = int(float(value))
+        return seconds, count
 
     def answer(self, seed: int, vocab: int, tokens: int) -> Answer:
         prompt = [(37 * place + 1013 * seed) % vocab for place in range(PROMPT)]
@@ -182,23 +194,27 @@ def main() -> int:
         print(f"both meshes ready in {time.monotonic() - began:.1f} s", flush=True)
         engine = engine_ms(options)
         seen: dict[str, list[float]] = {name: [] for name in meshes}
-        wrong, texts = 0, {}
+        wrong, texts, steps_ms = 0, {}, {}
         for index in range(-2, options.rounds):
             for name, mesh in meshes.items():
                 answer = mesh.answer(index % 2, vocab, options.tokens)
                 wrong += texts.setdefault((name, index % 2), answer.text) != answer.text
                 if index >= 0:
                     seen[name].append(1e3 * answer.token_seconds)
+        for name, mesh in meshes.items():
+            seconds, count = mesh.step_seconds()
+            steps_ms[name] = 1e3 * seconds / count
     added = [four - engine["whole_ms"] for four in seen["four"]]
     more = [four - one for four, one in zip(seen["four"], seen["one"])]
     median = statistics.median
     result = {"engine": engine, "four_ms": seen["four"], "one_ms": seen["one"], "added_ms": median(added), "more_than_one_program_ms": median(more),
-              "texts_that_changed": wrong, "target_ms": TARGET_MS, "met": median(added) <= TARGET_MS}
+              "steps_ms": steps_ms, "texts_that_changed": wrong, "target_ms": TARGET_MS, "met": median(added) <= TARGET_MS}
     print(f"engine alone, one stage      {engine['whole_ms']:8.3f} ms a token")
     print(f"engine alone, {STAGES} stages       {engine['device_ms']:8.3f} ms a token, {engine['device_ratio']:.3f} times; through the host "
           f"{engine['host_ms']:.3f} ms, {engine['host_ratio']:.3f} times")
     for name, values in seen.items():
-        print(f"{name:<4} node program{'s' if name == 'four' else ' '}           {median(values):8.3f} ms a token, from {min(values):.3f} to {max(values):.3f}")
+        print(f"{name:<4} node program{'s' if name == 'four' else ' '}           {median(values):8.3f} ms a token, from {min(values):.3f} to {max(values):.3f}; "
+              f"{steps_ms[name]:.3f} of it in steps")
     print(f"{'met   ' if result['met'] else 'MISSED'} {STAGES} hops add {result['added_ms']:.3f} ms to the engine alone (target {TARGET_MS}); "
           f"{result['more_than_one_program_ms']:.3f} more than one node program; {wrong} texts changed")
     if options.json:
