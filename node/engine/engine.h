@@ -313,8 +313,8 @@ class Engine {
   }
   /// Moves a cache's tokens to host memory and gives back what it reserved on the device; the bytes that were
   /// copied, 0 when it is there already. There it may be trimmed and closed; everything else is refused until
-  /// restore(). Called by the thread that runs steps, as restore() is. kResourceExhausted: there is no host
-  /// memory for it, and it stays as it was.
+  /// restore(). Called by one thread at a time, as restore() is, beside steps of other caches if it likes.
+  /// kResourceExhausted: there is no host memory for it, and it stays as it was.
   virtual StatusOr<std::uint64_t> spill(CacheId /*cache*/) {
     return error(StatusCode::kFailedPrecondition, "this engine keeps all caches on its device");
   }

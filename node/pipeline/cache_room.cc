@@ -62,7 +62,8 @@ void CacheRoom::used(CacheId cache, Position tokens, std::uint64_t host_bytes, T
 }
 
 bool CacheRoom::may_run(CacheId cache) const {
-  return entries_.at(cache).place == Place::kDevice && !held_.contains(cache);
+  const Entry& entry = entries_.at(cache);
+  return entry.place == Place::kDevice && !entry.on_its_way && !held_.contains(cache);
 }
 
 void CacheRoom::wait(CacheId cache) {
@@ -78,7 +79,8 @@ void CacheRoom::stop_waiting(CacheId cache) {
 }
 
 bool CacheRoom::waits(CacheId cache) const {
-  return entries_.at(cache).waits_as != 0 || held_.contains(cache);
+  const Entry& entry = entries_.at(cache);
+  return entry.waits_as != 0 || entry.on_its_way || held_.contains(cache);
 }
 
 std::optional<CacheId> CacheRoom::first_waiting() const {
@@ -97,7 +99,7 @@ std::optional<std::vector<CacheRoom::Leaving>> CacheRoom::who_leaves(
 
   std::vector<std::tuple<bool, TimePoint, CacheId>> order;
   for (const auto& [id, entry] : entries_) {
-    if (entry.place == Place::kDevice && entry.turn_until <= now)
+    if (entry.place == Place::kDevice && !entry.on_its_way && entry.turn_until <= now)
       order.emplace_back(has_work(id), entry.last_used, id);
   }
   std::sort(order.begin(), order.end());
@@ -132,6 +134,10 @@ void CacheRoom::enter(CacheId cache, TimePoint now) {
   entry.place = Place::kDevice;
   entry.last_used = now;
   on_device_ += entry.bytes;
+}
+
+void CacheRoom::arrived(CacheId cache) {
+  if (const auto at = entries_.find(cache); at != entries_.end()) at->second.on_its_way = false;
 }
 
 void CacheRoom::leave_host(const Entry& entry) {

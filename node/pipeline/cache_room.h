@@ -81,6 +81,10 @@ class CacheRoom {
   std::set<CacheId> clear_held() { return std::exchange(held_, {}); }
   void leave(CacheId cache);  ///< to host memory
   void enter(CacheId cache, TimePoint now);
+  /// It has entered, but its tokens are still being copied, or those are that make room for it: until it has
+  /// arrived it neither runs nor leaves.
+  void set_out(CacheId cache) { entries_.at(cache).on_its_way = true; }
+  void arrived(CacheId cache);
   /// What was to leave is on the device still: there was no host memory for it.
   void stayed(CacheId cache);
 
@@ -98,6 +102,7 @@ class CacheRoom {
     std::uint64_t host_bytes = 0;  ///< what its tokens take
     Position tokens = 0;
     Place place = Place::kDevice;
+    bool on_its_way = false;
     TimePoint last_used{};
     TimePoint turn_until{};
     std::uint64_t waits_as = 0;  ///< its place in waiting_; 0: none

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <deque>
 #include <map>
 #include <set>
 #include <utility>
@@ -114,6 +115,8 @@ class HopTable::Impl {
   void let_in(TimePoint now);
   void make_leave(const CacheRoom::Leaving& leaving, TimePoint now);
   void bring_in(HopSession& session, TimePoint now);
+  void follow_moves(CacheId cache);
+  void arrived(CacheId cache);
   void never_fits(HopSession& session, TimePoint now);
   HopSession& owner(CacheId cache) { return sessions_.at(owners_.at(cache)); }
   std::uint64_t host_bytes(const HopSession& session) const;
@@ -149,7 +152,9 @@ class HopTable::Impl {
   std::map<SessionId, std::pair<Generation, TimePoint>> tombstones_;
   std::map<CacheId, wire::HopKey> owners_;
   CacheRoom room_;
-  std::optional<TimePoint> turn_ends_;  ///< while somebody waits for it
+  std::optional<TimePoint> turn_ends_;   ///< while somebody waits for it
+  std::uint64_t moves_ = 0, moved_ = 0;  ///< SpillCache and RestoreCache that were ordered, that are done
+  std::deque<std::pair<std::uint64_t, CacheId>> following_;  ///< begin when so many are done
   PrefixCache prefixes_;
   std::vector<CacheOrder> orders_;
   std::uint64_t inbound_reserved_ = 0, kept_ = 0;

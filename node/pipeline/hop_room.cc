@@ -57,6 +57,7 @@ void HopTable::Impl::make_leave(const CacheRoom::Leaving& leaving, TimePoint now
     room_.leave(leaving.cache);
     orders_.emplace_back(SpillCache{leaving.cache});
     ++counts_.spills;
+    ++moves_;
     update_waiting(session);
     return;
   }
@@ -90,10 +91,25 @@ void HopTable::Impl::bring_in(HopSession& session, TimePoint now) {
                                     request.max_tokens,
                                     0,
                                     {}});
+    follow_moves(session.cache);
   } else if (!faults_.stay_on_host) {
     orders_.emplace_back(RestoreCache{session.cache});
+    room_.set_out(session.cache);
+    ++moves_;
   }
   update_waiting(session);
+}
+
+/// A cache that begins while others are moved may be to have their memory: it begins when they have gone.
+void HopTable::Impl::follow_moves(CacheId cache) {
+  if (moved_ == moves_) return;
+  room_.set_out(cache);
+  following_.emplace_back(moves_, cache);
+}
+
+void HopTable::Impl::arrived(CacheId cache) {
+  room_.arrived(cache);
+  if (owners_.contains(cache)) update_waiting(owner(cache));
 }
 
 /// Layers were loaded since it was opened.
@@ -107,10 +123,16 @@ void HopTable::Impl::never_fits(HopSession& session, TimePoint now) {
 }
 
 void HopTable::Impl::cache_moved(const CacheMoved& moved) {
-  if (moved.status.ok()) return room_.note_copy(moved.bytes, moved.took);
-  if (!moved.to_host) return;  // the step that follows finds out
-  room_.stayed(moved.cache);
-  if (owners_.contains(moved.cache)) update_waiting(owner(moved.cache));
+  if (moved.status.ok()) room_.note_copy(moved.bytes, moved.took);
+  if (!moved.to_host) {
+    arrived(moved.cache);  // when it could not, the step that follows finds out
+  } else if (!moved.status.ok()) {
+    room_.stayed(moved.cache);
+    if (owners_.contains(moved.cache)) update_waiting(owner(moved.cache));
+  }
+  if (moved_ < moves_) ++moved_;
+  for (; !following_.empty() && following_.front().first <= moved_; following_.pop_front())
+    arrived(following_.front().second);
 }
 
 }  // namespace mesh::pipeline

@@ -1,3 +1,5 @@
+#include <deque>
+
 #include "node/pipeline/hop_fixture_for_test.h"
 
 namespace mesh::pipeline {
@@ -34,13 +36,14 @@ class HopRoom : public HopFixture {
   /// Runs what may run; the sessions of each step.
   std::string run() {
     std::string ran;
-    while (const auto work = room->next_step(now)) {
-      note_orders();
+    while (true) {
+      const auto work = room->next_step(now);
+      const bool moved = note_orders();
+      if (!work && !moved) return ran;
+      if (!work) continue;
       for (const StepSegment& s : work->segments) ran += std::to_string(s.hop.session.bytes[0]) + " ";
       room->step_done(result(*work), now);
     }
-    note_orders();
-    return ran;
   }
   /// Sessions 1 and 2 compute 100 rows each, a millisecond a step; copying them would take minutes.
   void compute_fast_and_copy_slowly() {
@@ -54,25 +57,37 @@ class HopRoom : public HopFixture {
     note_orders();
     room->cache_moved({1, true, absl::OkStatus(), 1, seconds(1)});
   }
-  void note_orders() {
+  /// Notes orders; copies are done at once unless `copies_wait`. Whether any were.
+  bool note_orders() {
     for (const CacheOrder& order : room->take_orders()) {
       if (const auto* begins = std::get_if<BeginCache>(&order)) {
         orders += "begin " + std::to_string(begins->hop.session.bytes[0]) + "; ";
       } else if (const auto* spilled = std::get_if<SpillCache>(&order)) {
         orders += "spill; ";
         last_spilled = spilled->cache;
-      } else if (std::holds_alternative<RestoreCache>(order)) {
+        moves.push_back({spilled->cache, true, absl::OkStatus(), 0, {}});
+      } else if (const auto* restored = std::get_if<RestoreCache>(&order)) {
         orders += "restore; ";
+        moves.push_back({restored->cache, false, absl::OkStatus(), 0, {}});
       } else if (std::holds_alternative<FreeCache>(order)) {
         orders += "free; ";
       }
     }
+    if (copies_wait || moves.empty()) return false;
+    while (!moves.empty()) finish_copy();
+    return true;
+  }
+  void finish_copy() {
+    room->cache_moved(moves.front());
+    moves.pop_front();
   }
   std::string take_log() { return std::exchange(orders, ""); }
   wire::CursorEntry cursor_of(std::uint8_t number) { return room->cursors({{{session(number), 4}}}).hops[0]; }
 
   std::optional<HopTable> room;
   std::string orders;
+  std::deque<CacheMoved> moves;
+  bool copies_wait = false;
   CacheId last_spilled = 0;
 };
 
@@ -135,6 +150,70 @@ TEST_F(HopRoom, AThirdSessionWaitsForItsTurnAndTheOthersComeBack) {
   now += milliseconds(100);
   EXPECT_EQ(run(), "2 ");
   for (std::uint8_t n = 1; n <= 3; ++n) end(n);
+  EXPECT_EQ(room->stats().cache_bytes + room->stats().spilled_bytes, 0u);
+}
+
+TEST_F(HopRoom, OthersRunWhileCachesAreCopied) {
+  for (std::uint8_t n = 1; n <= 3; ++n) ASSERT_TRUE(begin(n).opened());
+  for (std::uint8_t n = 1; n <= 3; ++n) send(n, 1, 0, 100);
+  EXPECT_EQ(run(), "1 2 ");
+  take_log();
+  copies_wait = true;
+  now += milliseconds(100);
+  send(2, 2, 100, 1);
+  EXPECT_EQ(run(), "2 ") << "3 begins when 1 has left";
+  EXPECT_EQ(take_log(), "spill; begin 3; ");
+  EXPECT_TRUE(cursor_of(3).waits_for_room);
+  finish_copy();
+  EXPECT_EQ(run(), "3 ");
+
+  now += milliseconds(100);
+  send(1, 2, 100, 1);
+  send(3, 2, 100, 1);
+  EXPECT_EQ(run(), "3 ");
+  EXPECT_EQ(take_log(), "spill; restore; ") << "2 had no work";
+  finish_copy();
+  EXPECT_EQ(run(), "") << "2 has left, 1 is not back";
+  EXPECT_TRUE(cursor_of(1).waits_for_room);
+  finish_copy();
+  EXPECT_EQ(run(), "1 ");
+  EXPECT_FALSE(cursor_of(1).waits_for_room);
+}
+
+TEST_F(HopRoom, ACacheThatShallComeBackBeforeItHasLeftWaitsForBothCopies) {
+  for (std::uint8_t n = 1; n <= 3; ++n) ASSERT_TRUE(begin(n).opened());
+  for (std::uint8_t n = 1; n <= 3; ++n) send(n, 1, 0, 100);
+  EXPECT_EQ(run(), "1 2 ");
+  take_log();
+  copies_wait = true;
+  now += milliseconds(100);
+  EXPECT_EQ(run(), "");
+  end(2);
+  send(1, 2, 100, 1);
+  EXPECT_EQ(run(), "");
+  EXPECT_EQ(take_log(), "spill; begin 3; free; restore; ");
+  finish_copy();
+  EXPECT_EQ(run(), "3 ");
+  finish_copy();
+  EXPECT_EQ(run(), "1 ");
+}
+
+TEST_F(HopRoom, ASessionThatEndsOnItsWayLeavesNothingBehind) {
+  for (std::uint8_t n = 1; n <= 3; ++n) ASSERT_TRUE(begin(n).opened());
+  for (std::uint8_t n = 1; n <= 3; ++n) send(n, 1, 0, 100);
+  run();
+  copies_wait = true;
+  now += milliseconds(100);
+  EXPECT_EQ(run(), "");
+  end(3);
+  finish_copy();
+  send(1, 2, 100, 1);
+  EXPECT_EQ(run(), "");
+  end(1);
+  finish_copy();
+  send(2, 2, 100, 1);
+  EXPECT_EQ(run(), "2 ");
+  end(2);
   EXPECT_EQ(room->stats().cache_bytes + room->stats().spilled_bytes, 0u);
 }
 

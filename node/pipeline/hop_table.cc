@@ -109,6 +109,7 @@ HopSession& HopTable::Impl::create(const wire::OpenRequest& request, const Shard
   if (fits) {
     begin_cache(session);
     room_.used(cache, session.next, host_bytes(session), now);
+    follow_moves(cache);
   } else {
     session.prefix =
         request.range.empty() || !prefixes_.on() ? std::vector<wire::PrefixKey>{} : request.prefix;

@@ -167,6 +167,9 @@ class HopTable {
   /// before, and before those that it gives with or after the call that made the order. So take them after
   /// next_step() too, and before its step is run.
   std::vector<CacheOrder> take_orders();
+  /// A SpillCache or RestoreCache was carried out, or failed; in the order in which they were given. They, and
+  /// what was ordered after them, may be carried out beside steps: until then no step has the caches that they
+  /// name, nor those that began since.
   void cache_moved(const CacheMoved& moved);
   /// Lets go of kept prompts until `bytes` or more came free, or none is left; how many did.
   std::uint64_t shrink_prefixes(std::uint64_t bytes);

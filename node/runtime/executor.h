@@ -1,12 +1,11 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <thread>
 #include <variant>
 #include <vector>
@@ -15,17 +14,12 @@
 #include "common/base/clock.h"
 #include "node/engine/engine.h"
 #include "node/pipeline/step.h"
+#include "node/runtime/cache_jobs.h"
 #include "node/runtime/fault_points.h"
 
 namespace mesh {
 
-/// An order with what the hop table does not know of it.
-struct CacheJob {
-  pipeline::CacheOrder order;
-  std::shared_ptr<const engine::Shard> shard;  ///< of BeginCache; null: it went away
-};
-
-/// The same for a step; `orders` are carried out before it.
+/// A step with what the hop table does not know of it; `orders` were given before it.
 struct StepJob {
   pipeline::StepWork work;
   std::shared_ptr<const engine::Shard> shard;  ///< null: it went away, every segment fails
@@ -41,18 +35,16 @@ struct StepRecord {
   Duration took{};
 };
 
-/// The one thread that begins steps, and the translation of the hop table's caches and kept blocks into the
-/// engine's. With an engine that has a device of its own a second thread waits for the steps under way, so
-/// that the first prepares the next one meanwhile. run() and carry_out() never wait, because these threads
-/// call them, on the strand; call() waits for room and is for other threads.
+/// The one thread that begins steps, and what the hop table orders of caches (cache_jobs.h). With an engine
+/// that has a device of its own a second thread waits for the steps under way, so that the first prepares the
+/// next one meanwhile. run() and carry_out() never wait, because these threads call them, on the strand;
+/// call() waits for room and is for other threads.
 class Executor {
  public:
   /// Called after each step, by one of the executor's threads.
   using Done = std::function<void(pipeline::StepOutput, const StepRecord&)>;
-  /// Called from the executor thread when a block could not be kept.
-  using Lost = std::function<void(pipeline::PrefixBlockId)>;
-  /// Called from the executor thread when a cache went to host memory or came back, or could not.
-  using Moved = std::function<void(const pipeline::CacheMoved&)>;
+  using Lost = CacheJobs::Lost;    ///< from the executor thread or that of copies
+  using Moved = CacheJobs::Moved;  ///< the same
 
   static constexpr std::size_t kCapacity = 1024;  ///< lists of orders and calls that wait
 
@@ -63,12 +55,12 @@ class Executor {
 
   /// At most Engine::steps_at_once() whose Done has not come. Orders wait until all steps given before have
   /// ended. False when it was stopped; the work is then lost.
-  bool run(StepJob job) { return queue_.push_beyond(std::move(job)); }
+  bool run(StepJob job);
   /// Takes the list when there is room beside steps and calls; else leaves it, to be brought again or with a
   /// step.
   void carry_out(std::vector<CacheJob>& orders);
-  /// Runs `call` between two steps, while none is under way.
-  bool call(std::function<void()> call) { return queue_.push(std::move(call)); }
+  /// Runs `call` between two steps, while none is under way and all orders given before were carried out.
+  bool call(std::function<void()> call);
   /// Waits for the steps that run; drops what waits.
   void stop();
 
@@ -87,26 +79,23 @@ class Executor {
 
   void loop();
   void finish_loop();
+  /// Whether run() begins it on its own thread, which costs no thread switch: nothing waits before it, and it
+  /// is a few rows for a GPU, or to be embedded.
+  bool begins_at_once(const StepJob& job) const;
+  bool push(Job job);
   void step(StepJob job);
   Begun begin(const StepJob& job);
   void finish(Begun begun);
   /// Returns when no step is under way.
   void wait_for_steps();
-  void carry_out(const CacheJob& job);
-  StatusOr<engine::CacheId> begin(const CacheJob& job, const pipeline::BeginCache& order);
-  void share(const pipeline::ShareBlock& order);
-  Status move(pipeline::CacheId cache, bool to_host);
-  StatusOr<engine::CacheId> cache_for(const StepJob& job, std::size_t index);
 
   engine::Engine& engine_;
   const Done done_;
-  const Lost lost_;
-  const Moved moved_;
   FaultPoints* const faults_;
   BoundedQueue<Job> queue_{kCapacity};
-  std::map<pipeline::CacheId, StatusOr<engine::CacheId>> caches_;
-  std::set<pipeline::CacheId> not_restored_;  ///< should be back, and have found no memory
-  std::map<pipeline::PrefixBlockId, std::shared_ptr<const engine::SharedBlock>> blocks_;
+  std::atomic<std::size_t> waiting_ = 0;  ///< given to the executor thread, not done
+  std::mutex turn_;                       ///< of whoever begins steps and carries out orders
+  CacheJobs caches_;
 
   BoundedQueue<Begun> begun_{kCapacity};
   std::mutex mutex_;

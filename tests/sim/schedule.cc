@@ -222,17 +222,20 @@ void Schedule::run_node() {
     work = table_->next_step(now);
     stage_.carry_out(table_->take_orders());
   }
-  Duration took{};
+  // Beside steps, one after another.
   for (pipeline::CacheMoved& moved : stage_.take_moved()) {
     moved.took = microseconds(1) + duration_cast<Duration>(std::chrono::duration<double>(
                                        static_cast<double>(moved.bytes) / plan_.copy_bytes_per_second));
-    took += moved.took;
-    table_->cache_moved(moved);
+    copies_until_ = std::max(copies_until_, now) + moved.took;
+    timeline_.at(copies_until_, [this, moved] {
+      table_->cache_moved(moved);
+      drain();
+    });
   }
   for (const pipeline::PrefixBlockId id : stage_.take_lost()) table_->prefix_lost(id);
   check_memory();
   if (!work) return;
-  took += kStep + kRow * work->rows;
+  const Duration took = kStep + kRow * work->rows;
   ++steps_run_;
   again_ = true;
   device_free_ = std::max(device_free_, now) + took;

@@ -103,6 +103,7 @@ class Schedule {
   std::map<SessionId, std::size_t> sessions_;
   std::set<SessionId> without_room_;
   std::uint64_t last_session_ = 0;
+  TimePoint copies_until_{};
   std::size_t steps_run_ = 0;
   TimePoint device_free_;  ///< when the steps that it was given have ended
   bool draining_ = false, again_ = false;

@@ -191,9 +191,11 @@ void SimNode::carry_out_orders() {
 void SimNode::run_steps() {
   while (steps_running_ < kStepsAtOnce) {
     carry_out_orders();
+    const std::uint64_t moves = moves_;
     const auto work = table_->next_step(timeline_.now());
     carry_out_orders();
-    if (!work) return;
+    if (!work && moves_ == moves) return;
+    if (!work) continue;  // whoever came back
     ++steps_running_;
     auto output = std::make_shared<pipeline::StepOutput>(engine_.run(*work));
     const Duration took = microseconds(random_.between(200, 3000)) + microseconds(20) * work->rows;

@@ -168,31 +168,32 @@ StatusOr<std::shared_ptr<SessionCache>> CacheTable::begin_move(CacheId id, bool 
 Status CacheTable::copy_out(SessionCache& cache, std::vector<DeviceMemory>& host) {
   const std::uint64_t bytes = cache.block_bytes();
   const std::uint64_t count = cache.range().empty() ? 0 : kv_blocks(cache.next_);
+  std::vector<HostCopy> copies;
   for (std::uint64_t i = 0; i < count; ++i) {
     MESH_ASSIGN_OR_RETURN(DeviceMemory block, host_.take(bytes));
-    ops_.copy_to_host(cache.blocks_[i].get(), block.get(), bytes);
+    copies.push_back({cache.blocks_[i].get(), block.get(), bytes});
     host.push_back(std::move(block));
   }
-  return absl::OkStatus();
+  return ops_.copy_to_host(copies);
 }
 
 Status CacheTable::copy_in(SessionCache& cache, std::vector<DeviceMemory>& blocks) {
   const std::uint64_t bytes = cache.block_bytes();
+  std::vector<HostCopy> copies;
   for (const DeviceMemory& from : cache.host_) {
     if (faults_ != nullptr) MESH_RETURN_IF_ERROR(faults_->check(bytes));
     MESH_ASSIGN_OR_RETURN(DeviceMemory block, ops_.allocate(bytes));
-    ops_.copy_from_host(from.get(), block.get(), bytes);
+    copies.push_back({block.get(), from.get(), bytes});
     blocks.push_back(std::move(block));
   }
-  return absl::OkStatus();
+  return ops_.copy_from_host(copies);
 }
 
 StatusOr<std::uint64_t> CacheTable::spill(CacheId id) {
   MESH_ASSIGN_OR_RETURN(const std::shared_ptr<SessionCache> cache, begin_move(id, true));
   if (!cache) return std::uint64_t{0};
   std::vector<DeviceMemory> host;
-  Status copied = copy_out(*cache, host);
-  copied.Update(ops_.finish());
+  const Status copied = copy_out(*cache, host);
   std::vector<DeviceMemory> left;  // freed outside of the lock
   const std::lock_guard lock(mutex_);
   cache->in_step_ = false;
@@ -209,8 +210,7 @@ StatusOr<std::uint64_t> CacheTable::restore(CacheId id) {
   if (!cache) return std::uint64_t{0};
   std::vector<DeviceMemory> blocks;
   auto memory = budget_.reserve(MemoryUseKind::kCache, cache->bytes_when_full(), "a cache that comes back");
-  Status copied = memory.ok() ? copy_in(*cache, blocks) : memory.status();
-  copied.Update(ops_.finish());
+  const Status copied = memory.ok() ? copy_in(*cache, blocks) : memory.status();
   const std::lock_guard lock(mutex_);
   cache->in_step_ = false;
   if (!copied.ok()) return copied;

@@ -78,14 +78,14 @@ class CudaOps final : public DeviceOps {
     return DeviceMemory(static_cast<std::byte*>(data), [](std::byte* memory) { cudaFreeHost(memory); });
   }
 
-  void copy_to_host(const std::byte* device, std::byte* host, std::uint64_t bytes) override {
-    run([&] {
-      check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, c10::cuda::getCurrentCUDAStream()));
+  Status copy_to_host(std::span<const HostCopy> copies) override {
+    return beside_steps(copies, [](const HostCopy& copy, cudaStream_t stream) {
+      return cudaMemcpyAsync(copy.host, copy.device, copy.bytes, cudaMemcpyDeviceToHost, stream);
     });
   }
-  void copy_from_host(const std::byte* host, std::byte* device, std::uint64_t bytes) override {
-    run([&] {
-      check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, c10::cuda::getCurrentCUDAStream()));
+  Status copy_from_host(std::span<const HostCopy> copies) override {
+    return beside_steps(copies, [](const HostCopy& copy, cudaStream_t stream) {
+      return cudaMemcpyAsync(copy.device, copy.host, copy.bytes, cudaMemcpyHostToDevice, stream);
     });
   }
   void copy(const std::byte* from, std::byte* to, std::uint64_t bytes) override {
@@ -227,6 +227,21 @@ class CudaOps final : public DeviceOps {
         guarded([&] { buffers = std::make_shared<UploadBuffers>(device_, kUploadBuffers); }));
     uploads_ = buffers;
     return buffers;
+  }
+  /// On a stream of its own, which is waited for: no step has work there.
+  template <class Enqueue>
+  Status beside_steps(std::span<const HostCopy> copies, const Enqueue& enqueue) const {
+    return guarded([&] {
+      const auto device = static_cast<c10::DeviceIndex>(device_);
+      const c10::cuda::CUDAGuard guard(device);
+      const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool(false, device);
+      cudaError_t failed = cudaSuccess;
+      for (const HostCopy& copy : copies) {
+        if (failed == cudaSuccess) failed = enqueue(copy, stream.stream());
+      }
+      stream.synchronize();  // in any case: their memory may go away
+      check(failed);
+    });
   }
   void run(const std::function<void()>& body) {
     if (!status_.ok()) return;

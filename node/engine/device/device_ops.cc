@@ -1,5 +1,7 @@
 #include "node/engine/device/device_ops.h"
 
+#include <cstring>
+
 #include "node/engine/ops/aligned_bytes.h"
 
 namespace mesh::engine {
@@ -26,12 +28,14 @@ StatusOr<DeviceMemory> DeviceOps::allocate_host(std::uint64_t bytes) {
   return DeviceMemory(owner, owner->data());
 }
 
-void DeviceOps::copy_to_host(const std::byte* device, std::byte* host, std::uint64_t bytes) {
-  copy(device, host, bytes);
+Status DeviceOps::copy_to_host(std::span<const HostCopy> copies) {
+  for (const HostCopy& copy : copies) std::memcpy(copy.host, copy.device, copy.bytes);
+  return absl::OkStatus();
 }
 
-void DeviceOps::copy_from_host(const std::byte* host, std::byte* device, std::uint64_t bytes) {
-  copy(host, device, bytes);
+Status DeviceOps::copy_from_host(std::span<const HostCopy> copies) {
+  for (const HostCopy& copy : copies) std::memcpy(copy.device, copy.host, copy.bytes);
+  return absl::OkStatus();
 }
 
 StageForward* DeviceOps::stage() {

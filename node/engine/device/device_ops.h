@@ -61,6 +61,13 @@ class QuantisedLoader {
   virtual StatusOr<std::shared_ptr<const LinearWeight>> finish() = 0;
 };
 
+/// A piece of a cache that goes to host memory or comes back.
+struct HostCopy {
+  std::byte* device = nullptr;
+  std::byte* host = nullptr;  ///< of allocate_host()
+  std::uint64_t bytes = 0;
+};
+
 class StageForward;
 struct StageShape;
 enum class CudaPath : std::uint8_t;
@@ -87,11 +94,13 @@ class DeviceOps {
   virtual std::int64_t kv_block_bytes(std::int64_t kv_heads, std::int64_t head_dim,
                                       Element element) const = 0;
 
+  /// Copy between device and host and wait. For one thread at a time, beside steps that do not use this
+  /// memory; what earlier steps wrote is there.
+  virtual Status copy_to_host(std::span<const HostCopy> copies);
+  virtual Status copy_from_host(std::span<const HostCopy> copies);
+
   // The executor alone.
   virtual void copy(const std::byte* from, std::byte* to, std::uint64_t bytes) = 0;  ///< on the device
-  /// To and from memory of allocate_host().
-  virtual void copy_to_host(const std::byte* device, std::byte* host, std::uint64_t bytes);
-  virtual void copy_from_host(const std::byte* host, std::byte* device, std::uint64_t bytes);
   virtual void upload(std::span<const float> host, float* device) = 0;
   virtual void download(ConstMatrix device, float* host) = 0;      ///< waits
   virtual void upload_bf16(const void* host, Matrix device) = 0;   ///< no gaps on the host, maybe unaligned
