@@ -106,6 +106,26 @@ def smollm2(here, path) -> None:
     print({name: v["kl"] for name, v in variants.items()}, out.stat().st_size)
 
 
+@torch.no_grad()
+def whole_rows(here, ids, add) -> None:
+    """../checkpoints/tiny-llama, whose rows are whole blocks of 64, as a GPU's own kernels want them, made at load."""
+    path = here / "checkpoints" / "tiny-llama"
+    source = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16)
+    plain = {name: module.weight.data for name, module in linears(source).items()}
+    head = int8(source.lm_head.weight.data)
+
+    def change(quantise):
+        def apply(model):
+            put({name: quantise(weight) for name, weight in plain.items()})(model)
+            model.lm_head.weight.data = head.float()
+        return apply
+
+    exact = forward(path, lambda _: None, ids)
+    add("tiny-llama", exact, exact)
+    for name, quantise in (("int8", int8), ("nf4", nf4), ("fp8", fp8.rows)):
+        add(f"tiny-llama-{name}", exact, forward(path, change(quantise), ids))
+
+
 def make(here) -> None:
     out = here / "quantised"
     shutil.rmtree(out, ignore_errors=True)
@@ -137,10 +157,16 @@ def make(here) -> None:
     add("load-int8", put({name: int8(w) for name, w in plain.items()}, table))
     add("load-nf4", put({name: nf4(w) if w.shape[1] % 64 == 0 else int8(w) for name, w in plain.items()}, table))
 
+    def add_whole(name, original, logits):
+        tensors[f"{name}.logits"] = logits
+        if original is not logits:
+            numbers["kl"][name] = divergence(original, logits)
+
     def add_fp8(name, original, logits):
         tensors[f"{name}.original.logits"], tensors[f"{name}.logits"] = original, logits
         numbers["kl"][name] = divergence(original, logits)
 
+    whole_rows(here, ids[:8], add_whole)
     fp8.make(out, ids, add_fp8, lambda name, weight: tensors.update({name: weight[-16:].contiguous()}))
     for path in [*FORMATS, "original"]:
         (out / path / "generation_config.json").unlink()
