@@ -125,5 +125,111 @@ TEST(Executor, ACacheWithoutRoomOnItsWayBackFailsItsStepsAndComesBackLater) {
   EXPECT_EQ(moves, (std::vector<std::string>{"out", "in failed", "in failed", "in"}));
 }
 
+/// An executor over an engine whose device runs two steps, one of each session.
+class HeldSteps : public testing::Test {
+ protected:
+  HeldSteps() { engine_.set_gate(false); }
+  ~HeldSteps() override { engine_.set_gate(true); }
+
+  void run(std::uint64_t id, std::vector<pipeline::CacheOrder> orders = {}, std::uint32_t rows = 1) {
+    StepJob job;
+    job.shard = shard_;
+    job.work.id = id;
+    job.work.range = all_;
+    job.work.takes_ids = job.work.ends_model = true;
+    job.work.rows = rows;
+    for (auto& order : orders) job.orders.push_back({std::move(order), shard_});
+    pipeline::StepSegment segment;
+    segment.cache = id;
+    segment.max_tokens = 100;
+    segment.rows = rows;
+    segment.ids.assign(rows, static_cast<TokenId>(id));
+    segment.sample = true;
+    job.work.segments.push_back(std::move(segment));
+    ASSERT_TRUE(executor_.run(std::move(job)));
+  }
+
+  const LayerRange all_{0, FakeEngine::kLayers};
+  const std::shared_ptr<const engine::Shard> shard_ = FakeEngine::make_shard({}, {all_, true, true});
+  FakeEngine engine_{2};
+  BoundedQueue<pipeline::StepOutput> done_{8};
+  Executor executor_{
+      engine_, [this](pipeline::StepOutput output, const StepRecord&) { done_.push(std::move(output)); },
+      [](pipeline::PrefixBlockId) {}};
+};
+
+TEST_F(HeldSteps, AFewRowsAreBegunByTheThreadThatBringsThem) {
+  run(1);
+  EXPECT_EQ(engine_.log(), std::vector<std::string>{"begin"});
+}
+
+TEST_F(HeldSteps, WhatWaitsIsNotOvertaken) {
+  std::promise<void> began, go_on;
+  ASSERT_TRUE(executor_.call([&] {
+    began.set_value();
+    go_on.get_future().wait();
+  }));
+  began.get_future().wait();
+  run(1);
+  EXPECT_EQ(engine_.log(), std::vector<std::string>());
+  go_on.set_value();
+  EXPECT_TRUE(engine_.wait_begun(1, std::chrono::seconds(20)));
+}
+
+TEST_F(HeldSteps, TheNextOneIsBegunWhileOneRuns) {
+  run(1, {}, 9);
+  run(2, {}, 9);
+  EXPECT_TRUE(engine_.wait_begun(2, std::chrono::seconds(20)));
+  EXPECT_EQ(done_.size(), 0u);
+  engine_.set_gate(true);
+  for (const std::uint64_t id : {1u, 2u}) {
+    const pipeline::StepOutput output = *done_.pop();
+    EXPECT_EQ(output.id, id);
+    ASSERT_TRUE(output.segments[0].status.ok()) << output.segments[0].status;
+    EXPECT_EQ(output.segments[0].token->token,
+              FakeEngine::expected(std::vector<TokenId>(9, static_cast<TokenId>(id)), {all_}, 1)[0]);
+  }
+}
+
+TEST_F(HeldSteps, OrdersWaitUntilTheStepsBeforeThemHaveEnded) {
+  run(1);
+  ASSERT_TRUE(engine_.wait_begun(1, std::chrono::seconds(20)));
+  run(2, {pipeline::FreeCache{1}});
+  EXPECT_FALSE(engine_.wait_begun(2, std::chrono::milliseconds(20)));
+  engine_.set_gate(true);
+  EXPECT_EQ(done_.pop()->id, 1u);
+  EXPECT_EQ(done_.pop()->id, 2u);
+  EXPECT_EQ(engine_.log(), (std::vector<std::string>{"begin", "end", "close", "begin", "end"}));
+}
+
+TEST_F(HeldSteps, CallsRunWhileNoStepIsUnderWay) {
+  run(1);
+  std::promise<std::vector<std::string>> seen;
+  ASSERT_TRUE(executor_.call([&] { seen.set_value(engine_.log()); }));
+  ASSERT_TRUE(engine_.wait_begun(1, std::chrono::seconds(20)));
+  engine_.set_gate(true);
+  EXPECT_EQ(seen.get_future().get(), (std::vector<std::string>{"begin", "end"}));
+}
+
+TEST_F(HeldSteps, StoppingWaitsForThoseUnderWay) {
+  run(1);
+  run(2);
+  ASSERT_TRUE(engine_.wait_begun(2, std::chrono::seconds(20)));
+  auto stopped = std::async(std::launch::async, [&] { executor_.stop(); });
+  engine_.set_gate(true);
+  stopped.get();
+  EXPECT_EQ(done_.size(), 2u);
+}
+
+TEST_F(HeldSteps, AStepThatFailsFailsAloneThoughAnotherFollowsIt) {
+  engine_.fail_next_step(error(StatusCode::kInternal, "broken"));
+  run(1);
+  run(2);
+  ASSERT_TRUE(engine_.wait_begun(2, std::chrono::seconds(20)));
+  engine_.set_gate(true);
+  EXPECT_EQ(message_of(done_.pop()->segments[0].status), "broken");
+  EXPECT_TRUE(done_.pop()->segments[0].status.ok());
+}
+
 }  // namespace
 }  // namespace mesh
