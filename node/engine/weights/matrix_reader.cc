@@ -24,7 +24,6 @@ MatrixReader::MatrixReader(const PartReader& reader, const MatrixPlan& plan, Mat
     add_source(tensor, first);
     first += sources_.back()->rows;
   }
-  whole_ = made_of_.has_value();
   left_ = pieces();
 }
 
@@ -56,7 +55,7 @@ StatusOr<LinearPtr> MatrixReader::run(std::size_t piece) {
   MESH_RETURN_IF_ERROR(format_.status());
   std::call_once(begun_, [&] { begin_status_ = make_loader(); });
   MESH_RETURN_IF_ERROR(begin_status_);
-  MESH_RETURN_IF_ERROR(whole_ ? fill_whole() : fill(pieces_[piece]));
+  MESH_RETURN_IF_ERROR(made_of_ ? fill_whole(*made_of_) : fill(pieces_[piece]));
   if (--left_ != 0) return LinearPtr();
   return finish();
 }
@@ -73,12 +72,12 @@ Status MatrixReader::make_loader() {
   return absl::OkStatus();
 }
 
-Status MatrixReader::fill_whole() {
+Status MatrixReader::fill_whole(std::uint64_t key) {
   bool filled = false;
   if (dense_) {
-    MESH_ASSIGN_OR_RETURN(filled, dense_->fill_normal(*made_of_, kDeviation));
+    MESH_ASSIGN_OR_RETURN(filled, dense_->fill_normal(key, kDeviation));
   } else {
-    MESH_ASSIGN_OR_RETURN(filled, quantised_->fill_random(*made_of_));
+    MESH_ASSIGN_OR_RETURN(filled, quantised_->fill_random(key));
   }
   for (const Piece& piece : pieces_) {
     MESH_RETURN_IF_ERROR(

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "node/engine/weights/fp8.h"
@@ -18,7 +19,7 @@ class MatrixReader {
   MatrixReader(const PartReader& reader, const MatrixPlan& plan, MatrixUse use);
   MatrixReader(const MatrixReader&) = delete;
 
-  std::size_t pieces() const { return whole_ ? 1 : pieces_.size(); }
+  std::size_t pieces() const { return made_of_ ? 1 : pieces_.size(); }
   /// Any thread, each piece once. The matrix with the last piece, before that null.
   StatusOr<LinearPtr> run(std::size_t piece);
 
@@ -47,8 +48,8 @@ class MatrixReader {
   Status put(const Piece& piece, std::string_view bytes, RowScratch& scratch);
   Status put_stored(const Piece& piece, std::string_view bytes, RowScratch& scratch);
   Status read_scales(Source& source) const;
-  /// Lets the device make the matrix, else makes it piece by piece.
-  Status fill_whole();
+  /// Lets the device make a matrix of made-up weights with this key, else makes it piece by piece.
+  Status fill_whole(std::uint64_t key);
   StatusOr<LinearPtr> finish();
 
   const PartReader& reader_;
@@ -56,8 +57,8 @@ class MatrixReader {
   const StatusOr<ops::MatrixFormat> format_;
   std::vector<std::unique_ptr<Source>> sources_;
   std::vector<Piece> pieces_;
-  std::optional<std::uint64_t> made_of_;  ///< the key of a matrix of made-up weights
-  bool whole_ = false;                    ///< one thread makes all of it
+  /// The key of a matrix of made-up weights, which one thread makes.
+  const std::optional<std::uint64_t> made_of_;
   std::once_flag begun_;
   Status begin_status_;
   std::unique_ptr<LinearLoader> dense_;  ///< one of the two
