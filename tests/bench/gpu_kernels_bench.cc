@@ -1,7 +1,7 @@
 // Time of each kernel of the fused path alone, in a graph of many launches over matrices and caches that do
 // not fit in L2, at the shapes of an 8B Llama layer.
 
-#include "node/engine/cuda/kernels/gated_linear.h"
+#include "node/engine/cuda/kernels/tile_linear.h"
 #include "tests/bench/gpu_layer.h"
 
 namespace mesh::bench {
@@ -34,15 +34,36 @@ void products(Bench& bench) {
 void gated_products(Bench& bench) {
   const std::size_t values = std::size_t{2 * kInner} * kHidden;
   const auto* weights = static_cast<const std::uint16_t*>(random(values * kCopies, true, 0.02f));
-  const void* x = random(std::size_t{kGatedRows} * kHidden, true);
-  void* y = take(std::size_t{kGatedRows} * kInner * 2);
-  for (const int rows : {1, 16, 64, 128}) {
+  const void* x = random(std::size_t{kRows} * kHidden, true);
+  void* y = take(std::size_t{kRows} * kInner * 2);
+  for (const int rows : {1, 16, 64, 128, 512}) {
     bench.measure(fmt::format("gated, {} rows", rows), static_cast<double>(values * 2), 64, [&](int i) {
       return gated_linear(bench.launch(), {weights + values * std::size_t(i % kCopies), nullptr, kInner,
                                            kHidden, x, rows, y});
     });
   }
   must(cudaFree(const_cast<std::uint16_t*>(weights)));
+}
+
+void tiles(Bench& bench) {
+  const void* x = random(std::size_t{kRows} * kInner, true);
+  auto* y = static_cast<float*>(take(std::size_t{kRows} * kQkv * kMostParts * 4));
+  for (const Shape& shape : kShapes) {
+    if (shape.store == StreamStore::kSiluMul) continue;
+    const std::size_t values = std::size_t(shape.out) * std::size_t(shape.in);
+    auto* weights = static_cast<std::uint16_t*>(random(values * kCopies, true, 0.02f));
+    for (const int rows : {4, 16, 32, 64, 128, 512}) {
+      const int parts = shape.store == StreamStore::kAssign
+                            ? 1
+                            : tile_parts(bench.launch(), shape.out, shape.in, rows, 2 * kRows);
+      bench.measure(fmt::format("{}, {} rows, {} part(s)", shape.name, rows, parts),
+                    static_cast<double>(values * 2), 64, [&](int i) {
+                      return tile_linear(bench.launch(), {weights + values * std::size_t(i % kCopies),
+                                                          shape.out, shape.in, x, rows, y, parts});
+                    });
+    }
+    must(cudaFree(weights));
+  }
 }
 
 /// `sessions` of `context` tokens in the caches of several layers, and `rows` more of each.
@@ -154,6 +175,11 @@ void rows(Bench& bench, int count) {
   bench.measure(fmt::format("norm of {} rows", count), 0, 64, [&](int) {
     return norm_rows(bench.launch(), x, delta, nullptr, weight, 1e-5f, nullptr, out, count, kHidden);
   });
+  const int parts = std::min(kMostParts, 2 * kRows / count);
+  auto* sums = static_cast<float*>(random(std::size_t(count * parts) * kHidden, false, 1e-6f));
+  bench.measure(fmt::format("norm of {} rows and {} parts", count, parts), 0, 64, [&](int) {
+    return norm_parts(bench.launch(), x, sums, parts, nullptr, weight, 1e-5f, out, count, kHidden);
+  });
   bench.measure(fmt::format("gate of {} rows", count), 0, 64,
                 [&](int) { return silu_mul_rows(bench.launch(), wide, nullptr, out, count, kInner); });
 }
@@ -161,7 +187,7 @@ void rows(Bench& bench, int count) {
 }  // namespace
 }  // namespace mesh::bench
 
-/// Sections to run: products, gated, chain, attention, rows; none: all.
+/// Sections to run: products, gated, tiles, chain, attention, rows; none: all.
 int main(int argc, char** argv) {
   const std::vector<std::string> sections(argv + 1, argv + argc);
   const auto wanted = [&](const char* section) {
@@ -170,6 +196,7 @@ int main(int argc, char** argv) {
   mesh::bench::Bench bench;
   if (wanted("products")) mesh::bench::products(bench);
   if (wanted("gated")) mesh::bench::gated_products(bench);
+  if (wanted("tiles")) mesh::bench::tiles(bench);
   if (wanted("chain")) mesh::bench::chain(bench);
   if (wanted("attention")) {
     for (const int splits : {1, 2, 4}) mesh::bench::attention(bench, 1, 192, 1, splits);

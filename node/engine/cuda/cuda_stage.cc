@@ -11,7 +11,7 @@
 
 #include "node/engine/cuda/cuda_linear.h"
 #include "node/engine/cuda/graph_cache.h"
-#include "node/engine/cuda/kernels/gated_linear.h"
+#include "node/engine/cuda/kernels/tile_linear.h"
 #include "node/engine/cuda/products.h"
 #include "node/engine/cuda/step_slot.h"
 
@@ -48,8 +48,9 @@ struct Plan {
 
 /// What x lacks yet: the next norm adds it.
 struct Pending {
-  const float* delta = nullptr;
+  const float* delta = nullptr;  ///< [parts, rows, hidden]
   const float* bias = nullptr;
+  int parts = 0;
 };
 
 class Stage final : public StageForward {
@@ -221,8 +222,10 @@ class Stage final : public StageForward {
     }
     if (on_warpgroups(shape)) {
       const std::int64_t blocks = plan.tiles * shape.kv_heads * ((group + 1) / 2);
-      // Blocks of a cluster come together, so not each multiprocessor finds one.
-      return std::min({power(keys / 256), power(launch_.processors / (2 * blocks)), kMostCluster});
+      // Blocks of a cluster come together: those of one multiple of two or three find all multiprocessors.
+      const std::int64_t room = 3 * launch_.processors / (4 * blocks);
+      if (room == 3) return static_cast<int>(std::clamp<std::int64_t>(keys / 256, 1, room));
+      return std::min({power(keys / 256), power(room), kMostCluster});
     }
     if (plan.rows > kTileSplitRows) return 1;
     const std::int64_t blocks = std::int64_t{plan.tiles} * shape.query_heads;
@@ -267,9 +270,25 @@ class Stage final : public StageForward {
                             .y = y}));
   }
   /// y ← W·x of more rows, x and y without gaps.
-  void product(const LinearWeight& weight, const void* x, int rows, void* y,
-               at::ScalarType type = at::kFloat) {
-    products_.multiply(launch_, own(weight), x, rows, y, type);
+  void product(const LinearWeight& weight, const void* x, int rows, float* y) {
+    if (on_tiles(weight, rows)) {
+      tiles(weight, x, rows, y, 1);
+    } else {
+      products_.multiply(launch_, own(weight), x, rows, y, at::kFloat);
+    }
+  }
+  bool on_tiles(const LinearWeight& weight, int rows) const {
+    return options_.warpgroups && rows > kStreamRows && !own(weight).is_coded();
+  }
+  void tiles(const LinearWeight& weight, const void* x, int rows, float* y, int parts) {
+    const CudaLinear& linear = own(weight);
+    check(tile_linear(launch_, {.weight = linear.weight.data_ptr(),
+                                .out = static_cast<int>(linear.out),
+                                .in = static_cast<int>(linear.in),
+                                .x = x,
+                                .rows = rows,
+                                .y = y,
+                                .parts = parts}));
   }
 
   AttentionRows attention_of(const StageModel& model, const StageLayer& layer, std::size_t index) const {
@@ -305,13 +324,17 @@ class Stage final : public StageForward {
 
   /// x += W·y: at once, or by what is pending for the next norm.
   void add_product(const LinearWeight& weight, const void* y, int rows, Pending& pending) {
-    const float* bias = bias_of(own(weight));
-    if (own(weight).is_coded()) {
+    const CudaLinear& linear = own(weight);
+    pending = {buffers_->delta, bias_of(linear), 1};
+    if (on_tiles(weight, rows)) {
+      pending.parts =
+          tile_parts(launch_, static_cast<int>(linear.out), static_cast<int>(linear.in), rows, kStageRows);
+      tiles(weight, y, rows, buffers_->delta, pending.parts);
+    } else if (linear.is_coded()) {
       product(weight, y, rows, buffers_->delta);
-      pending = {buffers_->delta, bias};
     } else {
-      Products::add(own(weight), y, rows, buffers_->x);
-      pending = {nullptr, bias};
+      Products::add(linear, y, rows, buffers_->x);
+      pending = {nullptr, bias_of(linear), 0};
     }
   }
   /// gated ← silu(gate) · up of W·normed.
@@ -319,7 +342,7 @@ class Stage final : public StageForward {
     StepBuffers& to = *buffers_;
     const float* bias = bias_of(own(weight));
     const int inner = static_cast<int>(model.shape.intermediate);
-    if (options_.warpgroups && rows <= kGatedRows && !own(weight).is_coded()) {
+    if (on_tiles(weight, rows)) {
       check(gated_linear(launch_, {.weight = own(weight).weight.data_ptr(),
                                    .bias = bias,
                                    .inner = inner,
@@ -329,8 +352,14 @@ class Stage final : public StageForward {
                                    .y = to.gated}));
       return;
     }
-    product(weight, to.normed, rows, to.wide, at::kBFloat16);
+    products_.multiply(launch_, own(weight), to.normed, rows, to.wide, at::kBFloat16);
     check(silu_mul_rows(launch_, to.wide, bias, to.gated, rows, inner));
+  }
+  /// x += what is pending; normed ← x normalised, if there is a weight.
+  void add_and_norm(const StageModel& model, const Pending& pending, const float* weight, int rows) {
+    check(norm_parts(launch_, buffers_->x, pending.delta, pending.parts, pending.bias, weight, model.epsilon,
+                     weight == nullptr ? nullptr : buffers_->normed, rows,
+                     static_cast<int>(model.shape.hidden)));
   }
 
   void run_layers(const StageModel& model, const Plan& plan) {
@@ -351,17 +380,19 @@ class Stage final : public StageForward {
         stream(model, *layer.mlp_out, down_bias, to.gated, nullptr, rows, StreamStore::kAdd, to.x);
         continue;
       }
-      check(norm_rows(launch_, to.x, pending.delta, pending.bias, layer.attention_norm, model.epsilon,
-                      nullptr, to.normed, rows, hidden));
+      add_and_norm(model, pending, layer.attention_norm, rows);
       product(*layer.qkv, to.normed, rows, to.qkv);
       attend(model.shape, attention, plan);
       add_product(*layer.attention_out, to.attended, rows, pending);
-      check(norm_rows(launch_, to.x, pending.delta, pending.bias, layer.mlp_norm, model.epsilon, nullptr,
-                      to.normed, rows, hidden));
+      add_and_norm(model, pending, layer.mlp_norm, rows);
       gated_product(model, *layer.mlp_in, rows);
       add_product(*layer.mlp_out, to.gated, rows, pending);
     }
-    check(finish_rows(launch_, to.x, pending.delta, pending.bias, to.finite, rows, hidden));
+    if (pending.parts > 0) {
+      add_and_norm(model, pending, nullptr, rows);
+      pending = {};
+    }
+    check(finish_rows(launch_, to.x, nullptr, pending.bias, to.finite, rows, hidden));
   }
 
   void enqueue_head(const StageModel& model, int rows) {
@@ -371,7 +402,7 @@ class Stage final : public StageForward {
     if (rows <= kStreamRows) {
       stream(model, *model.head, nullptr, to.normed, nullptr, rows, StreamStore::kAssign, to.logits);
     } else {
-      product(*model.head, to.normed, rows, to.logits);
+      products_.multiply(launch_, own(*model.head), to.normed, rows, to.logits, at::kFloat);
     }
     check(
         best_tokens(launch_, to.logits, rows, static_cast<int>(model.shape.vocab), to.best_scratch, to.best));

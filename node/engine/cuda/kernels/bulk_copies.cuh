@@ -43,6 +43,15 @@ __device__ inline void expect_bytes(unsigned barrier, unsigned bytes) {
 __device__ inline void arrive_at(unsigned barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+/// Arrives at the barrier of block `rank` of the cluster, after what this thread has read there by products:
+/// nothing else is ordered, which a release to the cluster would be and costs half a microsecond.
+__device__ inline void arrive_at_block(unsigned barrier, unsigned rank) {
+  asm volatile(
+      "{.reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1; "
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];}" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
 /// What this thread wrote to shared memory is there for products and copies that others begin after a
 /// barrier.
 __device__ inline void show_to_products() {
@@ -69,6 +78,16 @@ __device__ inline void copy_box(unsigned to, const CUtensorMap& tensor, unsigned
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
       "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
       "l"(&tensor), "r"(barrier), "r"(column), "r"(row), "r"(plane), "l"(policy)
+      : "memory");
+}
+/// The same to both blocks of a cluster of two, at the same addresses; each block's barrier counts the bytes.
+__device__ inline void share_box(unsigned to, const CUtensorMap& tensor, unsigned barrier, int column,
+                                 int row, int plane, std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+      ".L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %7, %6;" ::"r"(to),
+      "l"(&tensor), "r"(barrier), "r"(column), "r"(row), "r"(plane), "l"(policy),
+      "h"(static_cast<unsigned short>(3))
       : "memory");
 }
 #endif

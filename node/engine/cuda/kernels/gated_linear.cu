@@ -1,7 +1,9 @@
 #include "node/engine/cuda/kernels/gated_linear.h"
 
-#include "node/engine/cuda/kernels/bulk_copies.cuh"
 #include "node/engine/cuda/kernels/launch.cuh"
+#include "node/engine/cuda/kernels/tensor_map.cuh"
+#include "node/engine/cuda/kernels/tile_linear.h"
+#include "node/engine/cuda/kernels/tile_stages.cuh"
 #include "node/engine/cuda/kernels/wgmma.cuh"
 
 // The gated product of some tens of rows, bound by reading the matrix. A block takes kInner outputs, as many
@@ -12,7 +14,7 @@
 namespace mesh::engine::cuda {
 namespace {
 
-constexpr int kDepth = 64;
+constexpr int kDepth = kBoxColumns;
 
 template <int kInner, int kGroups>
 struct Shape {
@@ -23,32 +25,15 @@ struct Shape {
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-/// The stages in turn, as one side goes through them.
-template <class Shape>
-struct Stages {
-  unsigned memory, barriers;
-  int index = 0;
-  unsigned round = 0;
-
-  __device__ unsigned weights() const { return memory + index * Shape::kStageBytes; }
-  __device__ unsigned rows() const { return weights() + Shape::kWeightBytes; }
-  __device__ unsigned full() const { return barriers + index * 16; }
-  __device__ unsigned empty() const { return barriers + index * 16 + 8; }
-  __device__ void advance() {
-    if (++index < Shape::kStages) return;
-    index = 0, ++round;
-  }
-};
-
 /// Of one thread.
 template <class Shape>
-__device__ void ask_all(const CUtensorMap& weights, const CUtensorMap& rows, Stages<Shape> to,
+__device__ void ask_all(const CUtensorMap& weights, const CUtensorMap& rows, TileStages<Shape> to,
                         int first_output, int pieces) {
-  const auto ask_weights = [&](const Stages<Shape>& stage, int piece) {
+  const auto ask_weights = [&](const TileStages<Shape>& stage, int piece) {
     expect_bytes(stage.full(), Shape::kStageBytes);
     copy_box(stage.weights(), weights, stage.full(), piece * kDepth, first_output, 0, kEvictFirst);
   };
-  Stages<Shape> early = to;
+  TileStages<Shape> early = to;
   const int count = min(pieces, Shape::kStages);
   for (int i = 0; i < count; ++i, early.advance()) ask_weights(early, i);
   wait_for_previous_launch();
@@ -70,16 +55,10 @@ __global__ void __launch_bounds__(kGroups * 128 + 32, 2)
   using Shape = Shape<kInner, kGroups>;
   extern __shared__ std::byte memory[];
   __shared__ std::uint64_t barriers[2 * Shape::kStages];
-  Stages<Shape> stages{(shared_address(memory) + 1023) / 1024 * 1024, shared_address(barriers)};
+  TileStages<Shape> stages{(shared_address(memory) + 1023) / 1024 * 1024, shared_address(barriers)};
   const int pieces = (linear.in + kDepth - 1) / kDepth, first_output = static_cast<int>(blockIdx.x) * kInner;
   const bool asks = threadIdx.x == kGroups * 128;
-  if (asks) {
-    for (int i = 0; i < Shape::kStages; ++i) {
-      make_barrier(shared_address(barriers) + i * 16, 1);
-      make_barrier(shared_address(barriers) + i * 16 + 8, kGroups * 4);
-    }
-    publish_barriers();
-  }
+  if (asks) make_stage_barriers<Shape>(stages.barriers, kGroups * 4);
   __syncthreads();
   let_next_launch_begin();
   if (asks) ask_all<Shape>(weights, rows, stages, first_output, pieces);
@@ -129,40 +108,12 @@ __global__ void __launch_bounds__(kGroups * 128 + 32, 2)
 #endif
 }
 
-/// cuTensorMapEncodeTiled, found in the driver at run time.
-using Encode = decltype(&cuTensorMapEncodeTiled);
-Encode find_encode() {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  const cudaError_t error =
-      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-  return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(found)
-                                                                       : nullptr;
-}
-
-/// `planes` · rows rows of `columns` bfloat16, read in boxes of box_rows rows of each plane and kDepth
-/// columns.
-cudaError_t describe(CUtensorMap& tensor, const void* data, int columns, int rows, int planes, int box_rows) {
-  static const Encode encode = find_encode();
-  if (encode == nullptr) return cudaErrorNotSupported;
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows),
-                              static_cast<cuuint64_t>(planes)};
-  const cuuint64_t strides[] = {sizes[0] * 2, sizes[0] * 2 * sizes[1]};
-  const cuuint32_t box[] = {kDepth, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(planes)};
-  const cuuint32_t steps[] = {1, 1, 1};
-  const CUresult result =
-      encode(&tensor, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), sizes, strides, box,
-             steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
-}
-
 template <int kInner, int kGroups>
 cudaError_t launch_gated(const Launch& launch, const GatedLinear& linear) {
   using Shape = Shape<kInner, kGroups>;
   CUtensorMap weights, rows;
-  cudaError_t error = describe(weights, linear.weight, linear.in, linear.inner, 2, kInner);
-  if (error == cudaSuccess) error = describe(rows, linear.x, linear.in, linear.rows, 1, kGroups * 64);
+  cudaError_t error = describe(weights, linear.weight, linear.in, linear.inner, 2, {kInner, 2});
+  if (error == cudaSuccess) error = describe(rows, linear.x, linear.in, linear.rows, 1, {kGroups * 64, 1});
   if (error != cudaSuccess) return error;
   return enqueue(launch, multiply_gated<kInner, kGroups>,
                  dim3(static_cast<unsigned>((linear.inner + kInner - 1) / kInner)), Shape::kThreads,
@@ -182,8 +133,8 @@ bool has_gated_linear(int major, int minor) {
 }
 
 cudaError_t gated_linear(const Launch& launch, const GatedLinear& linear) {
-  if (linear.rows < 1 || linear.rows > kGatedRows || linear.in % 8 != 0 || linear.inner % 8 != 0)
-    return cudaErrorInvalidValue;
+  if (linear.rows < 1 || linear.in % 8 != 0 || linear.inner % 8 != 0) return cudaErrorInvalidValue;
+  if (linear.rows > kGatedRows) return gated_tiles(launch, linear);
   using LaunchInner = cudaError_t (*)(const Launch&, const GatedLinear&);
   struct Choice {
     int inner;

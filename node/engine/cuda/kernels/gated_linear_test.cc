@@ -82,14 +82,17 @@ TEST_P(Gated, GivesSiluOfGateTimesUp) {
   }
 }
 
-// Blocks of 64, 56, 48 and 32 outputs on 132 multiprocessors, and more of them than places.
+// Blocks of 64, 56, 48 and 32 outputs on 132 multiprocessors, and more of them than places; above 128 rows
+// tiles of 112, several turns.
 INSTANTIATE_TEST_SUITE_P(Shapes, Gated,
                          ::testing::Values(GatedCase{1, 64, 64, false}, GatedCase{3, 200, 328, true},
                                            GatedCase{16, 1536, 576, false}, GatedCase{48, 440, 1032, true},
                                            GatedCase{64, 528, 704, false}, GatedCase{65, 264, 640, false},
                                            GatedCase{128, 768, 328, true}, GatedCase{5, 12032, 128, false},
                                            GatedCase{70, 14336, 64, true}, GatedCase{4, 16384, 72, false},
-                                           GatedCase{9, 16800, 64, true}, GatedCase{100, 19200, 64, false}));
+                                           GatedCase{9, 16800, 64, true}, GatedCase{100, 19200, 64, false},
+                                           GatedCase{129, 40, 64, true}, GatedCase{300, 1000, 328, true},
+                                           GatedCase{512, 4000, 64, false}));
 
 class GatedOrder : public Gated {};
 
@@ -124,7 +127,8 @@ TEST_P(GatedOrder, OverlappingLaunchesGiveTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, GatedOrder,
                          ::testing::Values(GatedCase{1, 1024, 1024, false}, GatedCase{64, 1024, 1024, false},
-                                           GatedCase{128, 1024, 1024, false}));
+                                           GatedCase{128, 1024, 1024, false},
+                                           GatedCase{512, 1024, 1024, false}));
 
 }  // namespace
 }  // namespace mesh::engine::cuda
