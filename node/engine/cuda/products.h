@@ -5,8 +5,9 @@
 namespace mesh::engine::cuda {
 
 /// Products of a step's rows with matrices of values or codes. Few rows stream the matrix; more rows of
-/// values are cuBLAS's; more rows of codes go to tensor cores up to kCodedRows, above it (or without tensor
-/// cores of our own) the codes are made values first, in room for `values` of them that stays at its address.
+/// values are cuBLAS's (where the stage does not take tile_linear); more rows of codes go to tensor cores up
+/// to kCodedRows, above it (or without tensor cores of our own) the codes are made values first, in room for
+/// `values` of them that stays at its address.
 class Products {
  public:
   void use_tensor_cores(bool use) { tensor_cores_ = use; }
