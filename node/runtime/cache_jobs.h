@@ -36,7 +36,7 @@ class CacheJobs {
   CacheJobs(const CacheJobs&) = delete;
   CacheJobs& operator=(const CacheJobs&) = delete;
 
-  // The executor's thread:
+  // Whoever has the executor's turn:
   void carry_out(CacheJob job);
   /// The engine's cache of a segment, opened when there is none and it starts from nothing. `on_host`: with
   /// an error, its tokens are in host memory still.
@@ -44,6 +44,8 @@ class CacheJobs {
                                       const std::shared_ptr<const engine::Shard>& shard, bool& on_host);
   /// Returns when everything was carried out.
   void wait();
+  /// Nothing waits or is under way, what Lost and Moved are told within included.
+  bool idle() const;
 
   /// Waits for the copy under way; drops what waits.
   void stop();

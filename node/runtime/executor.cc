@@ -9,8 +9,10 @@
 namespace mesh {
 namespace {
 
-/// Most rows of a step that is begun on the strand: to convert more takes longer than a thread switch.
-constexpr std::uint32_t kRowsAtOnce = 4;
+/// Most rows of a step that is begun on the strand. A GPU runs so many without cuBLAS, of which every thread
+/// that calls it has a handle and its memory; and to convert more takes longer than a thread switch.
+constexpr std::uint32_t kRowsAtOnce = 2;
+constexpr std::size_t kMostHandedOver = 64;
 
 }  // namespace
 
@@ -43,14 +45,14 @@ bool Executor::push(Job job) {
 }
 
 bool Executor::begins_at_once(const StepJob& job) const {
-  if (waiting_ > 0 || !job.orders.empty() || job.work.rows > kRowsAtOnce) return false;
-  return job.work.range.empty() || finisher_.joinable();
+  if (waiting_ > 0 || queue_.closed() || !job.orders.empty() || job.work.rows > kRowsAtOnce) return false;
+  return job.work.range.empty() || handed_over_.contains({job.shard.get(), job.work.range});
 }
 
 bool Executor::run(StepJob job) {
-  if (begins_at_once(job)) {
+  {
     const std::unique_lock turn(turn_, std::try_to_lock);
-    if (turn && !queue_.closed()) {
+    if (turn && begins_at_once(job)) {
       step(std::move(job));
       return true;
     }
@@ -101,7 +103,13 @@ void Executor::step(StepJob job) {
   for (CacheJob& order : job.orders) caches_.carry_out(std::move(order));
   pass(faults_, FaultPoint::kBeforeCompute);
   Begun begun = begin(job);
-  if (begun.step == nullptr || begun.step->ended() || !finisher_.joinable()) return finish(std::move(begun));
+  const std::pair of(job.shard.get(), job.work.range);
+  if (begun.step == nullptr || begun.step->ended() || !finisher_.joinable()) {
+    handed_over_.erase(of);
+    return finish(std::move(begun));
+  }
+  if (handed_over_.size() >= kMostHandedOver) handed_over_.clear();
+  handed_over_.insert(of);
   begun.under_way = true;
   {
     const std::lock_guard lock(mutex_);

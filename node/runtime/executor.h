@@ -6,7 +6,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -41,7 +43,7 @@ struct StepRecord {
 /// call() waits for room and is for other threads.
 class Executor {
  public:
-  /// Called after each step, by one of the executor's threads.
+  /// Called after each step, by one of the executor's threads or within run().
   using Done = std::function<void(pipeline::StepOutput, const StepRecord&)>;
   using Lost = CacheJobs::Lost;    ///< from the executor thread or that of copies
   using Moved = CacheJobs::Moved;  ///< the same
@@ -80,7 +82,7 @@ class Executor {
   void loop();
   void finish_loop();
   /// Whether run() begins it on its own thread, which costs no thread switch: nothing waits before it, and it
-  /// is a few rows for a GPU, or to be embedded.
+  /// is one or two rows, for a GPU that takes such steps over or to be embedded.
   bool begins_at_once(const StepJob& job) const;
   bool push(Job job);
   void step(StepJob job);
@@ -95,6 +97,9 @@ class Executor {
   BoundedQueue<Job> queue_{kCapacity};
   std::atomic<std::size_t> waiting_ = 0;  ///< given to the executor thread, not done
   std::mutex turn_;                       ///< of whoever begins steps and carries out orders
+  /// Whose last step did not run in begin(); those of other models do, op by op. Under turn_; never looked
+  /// into.
+  std::set<std::pair<const engine::Shard*, LayerRange>> handed_over_;
   CacheJobs caches_;
 
   BoundedQueue<Begun> begun_{kCapacity};

@@ -95,6 +95,52 @@ TEST(Executor, StepsRunBesideTheCopiesOfOtherCaches) {
   EXPECT_EQ(steps.engine.open_caches(), 3u);
 }
 
+TEST(Executor, WhoHearsOfACopyMayGiveAStepOfItsCacheThereAndThen) {
+  FakeEngine engine(2);
+  const LayerRange all{0, FakeEngine::kLayers};
+  const auto shard = FakeEngine::make_shard({}, {all, true, true});
+  BoundedQueue<pipeline::StepOutput> done{8};
+  std::unique_ptr<Executor> executor;
+  const auto run = [&](pipeline::CacheId cache, Position start) {
+    StepJob job;
+    job.shard = shard;
+    job.work.range = all;
+    job.work.takes_ids = job.work.ends_model = true;
+    job.work.rows = 1;
+    pipeline::StepSegment segment;
+    segment.cache = cache;
+    segment.max_tokens = 100;
+    segment.start = start;
+    segment.rows = 1;
+    segment.ids = {static_cast<TokenId>(start + 4)};
+    segment.sample = true;
+    job.work.segments.push_back(std::move(segment));
+    EXPECT_TRUE(executor->run(std::move(job)));
+  };
+  executor = std::make_unique<Executor>(
+      engine, [&](pipeline::StepOutput output, const StepRecord&) { done.push(std::move(output)); },
+      [](pipeline::PrefixBlockId) {}, nullptr,
+      [&](const pipeline::CacheMoved& moved) {
+        if (moved.to_host) return;
+        run(1, 1);  // back
+        run(2, 0);  // ordered to begin behind it
+      });
+  run(1, 0);
+  done.pop();
+  std::vector<CacheJob> orders;
+  orders.push_back({pipeline::SpillCache{1}, shard});
+  orders.push_back({pipeline::RestoreCache{1}, shard});
+  orders.push_back({pipeline::BeginCache{{}, 2, {}, all, true, 100, 0, {}}, shard});
+  engine.set_copy_gate(false);
+  executor->carry_out(orders);
+  run(3, 0);
+  done.pop();  // the orders are given out
+  engine.set_copy_gate(true);
+  EXPECT_EQ(done.pop()->segments[0].token->token, FakeEngine::expected({4, 5}, {all}, 1)[0]);
+  EXPECT_EQ(done.pop()->segments[0].token->token, FakeEngine::expected({4}, {all}, 1)[0]);
+  executor->stop();
+}
+
 TEST(Executor, AStepWaitsForTheCopiesOfItsOwnCache) {
   Steps steps({});
   ASSERT_TRUE(steps.run(1, 0).status.ok());
@@ -158,12 +204,26 @@ class HeldSteps : public testing::Test {
       [](pipeline::PrefixBlockId) {}};
 };
 
-TEST_F(HeldSteps, AFewRowsAreBegunByTheThreadThatBringsThem) {
-  run(1);
-  EXPECT_EQ(engine_.log(), std::vector<std::string>{"begin"});
+TEST_F(HeldSteps, AFewRowsAreBegunByTheThreadThatBringsThemOnceTheDeviceHasTakenSuchAStepOver) {
+  engine_.set_gate(true);
+  std::uint64_t id = 0;
+  const auto beginner_of = [&](std::uint32_t rows) {
+    run(++id, {}, rows);
+    EXPECT_EQ(done_.pop()->id, id);
+    return engine_.beginner();
+  };
+  const std::thread::id own = std::this_thread::get_id();
+  EXPECT_NE(beginner_of(1), own) << "the device may not take it over";
+  // The executor's thread may be about to sleep still.
+  while (id < 1000 && beginner_of(1) != own) std::this_thread::yield();
+  EXPECT_EQ(engine_.beginner(), own);
+  EXPECT_NE(beginner_of(3), own);
 }
 
 TEST_F(HeldSteps, WhatWaitsIsNotOvertaken) {
+  engine_.set_gate(true);
+  run(2);
+  done_.pop();
   std::promise<void> began, go_on;
   ASSERT_TRUE(executor_.call([&] {
     began.set_value();
@@ -171,9 +231,9 @@ TEST_F(HeldSteps, WhatWaitsIsNotOvertaken) {
   }));
   began.get_future().wait();
   run(1);
-  EXPECT_EQ(engine_.log(), std::vector<std::string>());
+  EXPECT_EQ(engine_.log(), (std::vector<std::string>{"begin", "end"}));
   go_on.set_value();
-  EXPECT_TRUE(engine_.wait_begun(1, std::chrono::seconds(20)));
+  EXPECT_TRUE(engine_.wait_begun(2, std::chrono::seconds(20)));
 }
 
 TEST_F(HeldSteps, TheNextOneIsBegunWhileOneRuns) {

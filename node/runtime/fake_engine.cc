@@ -286,6 +286,7 @@ StatusOr<std::unique_ptr<engine::PendingStep>> FakeEngine::begin(
   {
     const std::lock_guard lock(mutex_);
     ++steps_begun_;
+    beginner_ = std::this_thread::get_id();
     log_.emplace_back("begin");
   }
   begun_.notify_all();
@@ -296,6 +297,11 @@ StatusOr<std::unique_ptr<engine::PendingStep>> FakeEngine::begin(
 bool FakeEngine::wait_begun(std::size_t steps, std::chrono::milliseconds longest) {
   std::unique_lock lock(mutex_);
   return begun_.wait_for(lock, longest, [&] { return steps_begun_ >= steps; });
+}
+
+std::thread::id FakeEngine::beginner() const {
+  const std::lock_guard lock(mutex_);
+  return beginner_;
 }
 
 std::vector<std::string> FakeEngine::log() const {

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "node/engine/engine.h"
@@ -35,6 +36,8 @@ class FakeEngine final : public engine::Engine {
   void set_gate(bool open);
   /// Waits until `steps` were begun; false after `longest`.
   bool wait_begun(std::size_t steps, std::chrono::milliseconds longest);
+  /// Who began the last one.
+  std::thread::id beginner() const;
   /// Begins, ends and what was done to caches, in order.
   std::vector<std::string> log() const;
   /// The next step fails as a whole, or one segment of it.
@@ -92,6 +95,7 @@ class FakeEngine final : public engine::Engine {
   std::condition_variable gate_changed_, begun_;
   std::vector<std::string> log_;
   std::size_t steps_begun_ = 0;
+  std::thread::id beginner_;
   bool gate_ = true, copy_gate_ = true;
   bool restores_fail_ = false;
   std::uint64_t budget_ = std::uint64_t{1} << 30;
