@@ -83,6 +83,11 @@ void CacheJobs::wait() {
   changed_.wait(lock, [this] { return behind_.empty(); });
 }
 
+bool CacheJobs::idle() const {
+  const std::lock_guard lock(mutex_);
+  return behind_.empty();
+}
+
 void CacheJobs::run(const CacheJob& job) {
   if (const auto* begins = std::get_if<pipeline::BeginCache>(&job.order)) {
     auto begun = begin(job, *begins);

@@ -46,6 +46,8 @@ bool Executor::push(Job job) {
 
 bool Executor::begins_at_once(const StepJob& job) const {
   if (waiting_ > 0 || queue_.closed() || !job.orders.empty() || job.work.rows > kRowsAtOnce) return false;
+  // Else it might wait for a copy, on the thread that copies.
+  if (!caches_.idle()) return false;
   return job.work.range.empty() || handed_over_.contains({job.shard.get(), job.work.range});
 }
 
