@@ -28,7 +28,7 @@ CLIENTS = 16
 # Clients that come one after another, so that the prompts of some are read while others get tokens.
 MIXED_PROMPTS = [128 + 16 * (7 * client % CLIENTS) for client in range(CLIENTS)]  # 128 to 368 tokens, mean 248
 MIXED_TOKENS = 128
-MIXED_SECONDS = 0.4  # from one client's beginning to the next one's
+MIXED_SECONDS = 0.25  # from one client's beginning to the next one's
 PREFILL = 1024
 REPEATED = 4096
 LAYERS = 30
