@@ -188,7 +188,7 @@ StatusOr<engine::CacheId> CacheJobs::cache_for(const pipeline::StepSegment& segm
     MESH_RETURN_IF_ERROR(move(segment.cache, false));
     on_host = false;
   }
-  const auto found = find(segment.cache);
+  auto found = find(segment.cache);
   if (found.ok() || (segment.start > 0 && found.status().code() != StatusCode::kNotFound)) return found;
   auto opened = engine_.open_cache(shard, range, segment.max_tokens);
   if (!opened.ok()) opened = detached(opened.status());

@@ -36,8 +36,9 @@ TEST(Executor, TakesAStepAtOnceThoughCallsFillItsQueue) {
 /// Steps of one row each of caches of the whole model.
 class Steps {
  public:
-  Steps(Executor::Moved moved)
-      : executor_(
+  explicit Steps(Executor::Moved moved, std::size_t at_once = 1)
+      : engine(at_once),
+        executor_(
             engine, [this](pipeline::StepOutput output, const StepRecord&) { done_.push(std::move(output)); },
             [](pipeline::PrefixBlockId) {}, nullptr, std::move(moved)) {}
 
@@ -46,7 +47,8 @@ class Steps {
     job.shard = shard_;
     job.work.range = kAll;
     job.work.takes_ids = job.work.ends_model = true;
-    for (auto& order : orders) job.orders.push_back({std::move(order), shard_});
+    job.work.rows = 1;
+    job.orders = jobs(std::move(orders));
     pipeline::StepSegment segment;
     segment.cache = cache;
     segment.max_tokens = 100;
@@ -63,12 +65,22 @@ class Steps {
     begin(cache, start, std::move(orders));
     return end();
   }
+  void carry_out(std::vector<pipeline::CacheOrder> orders) {
+    std::vector<CacheJob> list = jobs(std::move(orders));
+    executor_.carry_out(list);
+  }
   void stop() { executor_.stop(); }
 
   static constexpr LayerRange kAll{0, FakeEngine::kLayers};
   FakeEngine engine;
 
  private:
+  std::vector<CacheJob> jobs(std::vector<pipeline::CacheOrder> orders) const {
+    std::vector<CacheJob> list;
+    for (auto& order : orders) list.push_back({std::move(order), shard_});
+    return list;
+  }
+
   const std::shared_ptr<const engine::Shard> shard_ = FakeEngine::make_shard({}, {kAll, true, true});
   BoundedQueue<pipeline::StepOutput> done_{8};
   Executor executor_;
@@ -96,49 +108,22 @@ TEST(Executor, StepsRunBesideTheCopiesOfOtherCaches) {
 }
 
 TEST(Executor, WhoHearsOfACopyMayGiveAStepOfItsCacheThereAndThen) {
-  FakeEngine engine(2);
-  const LayerRange all{0, FakeEngine::kLayers};
-  const auto shard = FakeEngine::make_shard({}, {all, true, true});
-  BoundedQueue<pipeline::StepOutput> done{8};
-  std::unique_ptr<Executor> executor;
-  const auto run = [&](pipeline::CacheId cache, Position start) {
-    StepJob job;
-    job.shard = shard;
-    job.work.range = all;
-    job.work.takes_ids = job.work.ends_model = true;
-    job.work.rows = 1;
-    pipeline::StepSegment segment;
-    segment.cache = cache;
-    segment.max_tokens = 100;
-    segment.start = start;
-    segment.rows = 1;
-    segment.ids = {static_cast<TokenId>(start + 4)};
-    segment.sample = true;
-    job.work.segments.push_back(std::move(segment));
-    EXPECT_TRUE(executor->run(std::move(job)));
-  };
-  executor = std::make_unique<Executor>(
-      engine, [&](pipeline::StepOutput output, const StepRecord&) { done.push(std::move(output)); },
-      [](pipeline::PrefixBlockId) {}, nullptr,
-      [&](const pipeline::CacheMoved& moved) {
+  Steps steps(
+      [&steps](const pipeline::CacheMoved& moved) {
         if (moved.to_host) return;
-        run(1, 1);  // back
-        run(2, 0);  // ordered to begin behind it
-      });
-  run(1, 0);
-  done.pop();
-  std::vector<CacheJob> orders;
-  orders.push_back({pipeline::SpillCache{1}, shard});
-  orders.push_back({pipeline::RestoreCache{1}, shard});
-  orders.push_back({pipeline::BeginCache{{}, 2, {}, all, true, 100, 0, {}}, shard});
-  engine.set_copy_gate(false);
-  executor->carry_out(orders);
-  run(3, 0);
-  done.pop();  // the orders are given out
-  engine.set_copy_gate(true);
-  EXPECT_EQ(done.pop()->segments[0].token->token, FakeEngine::expected({4, 5}, {all}, 1)[0]);
-  EXPECT_EQ(done.pop()->segments[0].token->token, FakeEngine::expected({4}, {all}, 1)[0]);
-  executor->stop();
+        steps.begin(1, 1);  // back
+        steps.begin(2, 0);  // ordered to begin behind it
+      },
+      2);
+  steps.run(1, 0);
+  steps.engine.set_copy_gate(false);
+  steps.carry_out({pipeline::SpillCache{1}, pipeline::RestoreCache{1},
+                   pipeline::BeginCache{{}, 2, {}, Steps::kAll, true, 100, 0, {}}});
+  steps.run(3, 0);  // the orders are given out
+  steps.engine.set_copy_gate(true);
+  EXPECT_EQ(steps.end().token->token, FakeEngine::expected({4, 5}, {Steps::kAll}, 1)[0]);
+  EXPECT_EQ(steps.end().token->token, FakeEngine::expected({4}, {Steps::kAll}, 1)[0]);
+  steps.stop();
 }
 
 TEST(Executor, AStepWaitsForTheCopiesOfItsOwnCache) {
