@@ -18,6 +18,7 @@
 #include "node/pipeline/step.h"
 #include "node/runtime/cache_jobs.h"
 #include "node/runtime/fault_points.h"
+#include "node/runtime/turn.h"
 
 namespace mesh {
 
@@ -96,7 +97,7 @@ class Executor {
   FaultPoints* const faults_;
   BoundedQueue<Job> queue_{kCapacity};
   std::atomic<std::size_t> waiting_ = 0;  ///< given to the executor thread, not done
-  std::mutex turn_;                       ///< of whoever begins steps and carries out orders
+  Turn turn_;  ///< of whoever begins steps and carries out orders; run() may be called within
   /// Whose last step did not run in begin(); those of other models do, op by op. Under turn_; never looked
   /// into.
   std::set<std::pair<const engine::Shard*, LayerRange>> handed_over_;
