@@ -365,11 +365,16 @@ class Stage final : public StageForward {
   void run_layers(const StageModel& model, const Plan& plan) {
     StepBuffers& to = *buffers_;
     const int rows = plan.rows, hidden = static_cast<int>(model.shape.hidden);
+    const bool streams = std::ranges::all_of(model.layers, [&](const StageLayer& layer) {
+      return std::ranges::all_of(
+          std::array{layer.qkv, layer.attention_out, layer.mlp_in, layer.mlp_out},
+          [&](const LinearWeight* one) { return Products::can_stream(own(*one), rows); });
+    });
     Pending pending;
     for (std::size_t i = 0; i < model.layers.size(); ++i) {
       const StageLayer& layer = model.layers[i];
       const AttentionRows attention = attention_of(model, layer, i);
-      if (rows <= kStreamRows) {
+      if (streams) {
         const float* out_bias = bias_of(own(*layer.attention_out));
         const float* in_bias = bias_of(own(*layer.mlp_in));
         const float* down_bias = bias_of(own(*layer.mlp_out));
@@ -399,7 +404,7 @@ class Stage final : public StageForward {
     StepBuffers& to = *buffers_;
     check(norm_rows(launch_, to.x, nullptr, nullptr, model.final_norm, model.epsilon, to.tables().sampled,
                     to.normed, rows, static_cast<int>(model.shape.hidden)));
-    if (rows <= kStreamRows) {
+    if (Products::can_stream(own(*model.head), rows)) {
       stream(model, *model.head, nullptr, to.normed, nullptr, rows, StreamStore::kAssign, to.logits);
     } else {
       products_.multiply(launch_, own(*model.head), to.normed, rows, to.logits, at::kFloat);

@@ -29,6 +29,12 @@ void Products::resize(std::int64_t values) {
   room_ = values == 0 ? at::Tensor() : at::empty({values}, on_gpu(at::kBFloat16));
 }
 
+bool Products::can_stream(const CudaLinear& weight, int rows) {
+  StreamLinear linear;
+  linear.in = static_cast<int>(weight.in), linear.rows = rows, linear.coded = weight.coded;
+  return rows <= kStreamRows && stream_bytes(linear) <= block_shared_bytes();
+}
+
 cudaError_t Products::stream(const Launch& launch, const CudaLinear& weight, StreamLinear linear) {
   linear.out = static_cast<int>(weight.out);
   linear.in = static_cast<int>(weight.in);

@@ -14,7 +14,9 @@ class Products {
   /// Room for `values` bfloat16 values; 0: there will be no codes.
   void resize(std::int64_t values);
 
-  /// `linear` says all but the matrix. 1 … kStreamRows rows.
+  /// Whether the GPU's blocks have room for `rows` inputs of stream().
+  static bool can_stream(const CudaLinear& weight, int rows);
+  /// `linear` says all but the matrix. 1 … kStreamRows rows, if can_stream().
   static cudaError_t stream(const Launch& launch, const CudaLinear& weight, StreamLinear linear);
   /// y [rows, out], bfloat16 or float32, ← W·x; x [rows, in] bfloat16. On the current stream.
   void multiply(const Launch& launch, const CudaLinear& weight, const void* x, int rows, void* y,

@@ -166,7 +166,18 @@ INSTANTIATE_TEST_SUITE_P(
                                          CodedCase{1, 96, 14336, StreamStore::kAdd, false, false, 3000},
                                          CodedCase{2, 130, 14336, StreamStore::kAssign, false, false, 1e-6},
                                          CodedCase{2, 1024, 4096, StreamStore::kSiluMul, true, false},
-                                         CodedCase{1, 9000, 1536, StreamStore::kSiluMul, false, true})));
+                                         CodedCase{1, 9000, 1536, StreamStore::kSiluMul, false, true},
+                                         CodedCase{2, 64, 28672, StreamStore::kAdd, false, false})));
+
+// 99 KiB are what a block of a GeForce of the 30 and 40 series may take.
+TEST(CodedRoom, OneRowOfAnEightBillionModelFitsAHomeGpu) {
+  for (const MatrixFormat format : kFormats) {
+    CodedMatrix matrix{nullptr, format, 4096, 14336, static_cast<int>(ops::scale_group(format, 14336))};
+    std::byte here{};
+    matrix.rows = &here;
+    EXPECT_LE(stream_bytes({.in = 14336, .rows = 1, .coded = matrix}), 99u * 1024);
+  }
+}
 
 TEST_F(Kernels, CodedStreamOfInputsThatAreNotFiniteIsNotFinite) {
   for (const MatrixFormat format : kFormats) {

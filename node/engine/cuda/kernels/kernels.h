@@ -118,6 +118,12 @@ struct StreamLinear {
 /// integers of 15 bits, with a unit for each 256 inputs, as on a CPU. Neither is rounded to bfloat16.
 cudaError_t stream_linear(const Launch& launch, const StreamLinear& linear);
 cudaError_t stream_codes(const Launch& launch, const StreamLinear& linear);
+/// Shared memory that a block needs for linear.rows inputs of linear.in values, at least; what a GPU's blocks
+/// may take: 64 KiB (compute capability 7.5), 99 (8.6, 8.9), 163 (8.0), 227 (9.0).
+std::size_t stream_bytes(const StreamLinear& linear);
+std::size_t stream_codes_bytes(const StreamLinear& linear);
+std::size_t block_shared_bytes();                  ///< of the current GPU
+inline constexpr std::size_t kStreamStatic = 256;  ///< of stream_bytes(): what is not by length
 
 /// y [rows, out], float32 or bfloat16, ← W·x, x [rows, in] bfloat16; in and group multiples of 64, up to
 /// kCodedRows rows (compute capability 8.0).

@@ -10,12 +10,14 @@ namespace {
 
 constexpr int kThreads = 512, kWarps = kThreads / 32;
 
+// Slots of a warp's ring, where a block may take as much, and else.
 template <MatrixFormat kFormat>
-constexpr int kSlots = kFormat == MatrixFormat::kNf4 ? 3 : 4;  // of a warp's ring
+constexpr int kMostSlots = kFormat == MatrixFormat::kNf4 ? 3 : 4;
+constexpr int kLeastSlots = 2;
 template <MatrixFormat kFormat>
 constexpr int kRuns = kFormat == MatrixFormat::kNf4 ? 1 : 2;  // of a slot
 
-template <MatrixFormat kFormat>
+template <MatrixFormat kFormat, int kSlots>
 struct CodeStream {
   using Slot = CodeSlot<kFormat, kRuns<kFormat>>;
 
@@ -41,7 +43,7 @@ struct CodeStream {
       if (source.cursor.left <= 0) source.task += stride, begin_task(source);
     }
     commit_copies();
-    if (++source.slot == kSlots<kFormat>) source.slot = 0;
+    if (++source.slot == kSlots) source.slot = 0;
   }
 
   template <int kRows>
@@ -60,9 +62,9 @@ struct CodeStream {
   }
 };
 
-template <MatrixFormat kFormat, int kRows>
+template <MatrixFormat kFormat, int kRows, int kSlots>
 __global__ void __launch_bounds__(kThreads, 2) stream_code_rows(const StreamLinear linear, int width) {
-  using Work = CodeStream<kFormat>;
+  using Work = CodeStream<kFormat, kSlots>;
   using Products = CodeProducts<kFormat, kRuns<kFormat>, kRows>;
   using Format = Codes<kFormat>;
   using Slot = CodeSlot<kFormat, kRuns<kFormat>>;
@@ -70,16 +72,16 @@ __global__ void __launch_bounds__(kThreads, 2) stream_code_rows(const StreamLine
   __shared__ float2 partial[kWarps];
   std::byte* const table = reinterpret_cast<std::byte*>(shared);
   Slot* const rings = reinterpret_cast<Slot*>(table + Format::kTableBytes);
-  std::byte* const x = reinterpret_cast<std::byte*>(rings + kSlots<kFormat> * kWarps);
+  std::byte* const x = reinterpret_cast<std::byte*>(rings + kSlots * kWarps);
   float* const units = reinterpret_cast<float*>(x + kRows * width * 2);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const Format format(table);
-  const Work work{linear, rings + warp * kSlots<kFormat>};
+  const Work work{linear, rings + warp * kSlots};
   const int first_task = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
   typename Work::Source source{first_task};
   work.begin_task(source);
 #pragma unroll
-  for (int i = 0; i < kSlots<kFormat> - 1; ++i) work.load(source);
+  for (int i = 0; i < kSlots - 1; ++i) work.load(source);
   let_next_launch_begin();
   Format::fill_table(table);
   const auto weights = norm_weights(linear);
@@ -105,7 +107,7 @@ __global__ void __launch_bounds__(kThreads, 2) stream_code_rows(const StreamLine
   int slot = 0;
   for (int task = first_task; task < work.tasks; task += work.stride) {
     for (int first = 0; first < runs; first += Slot::kRuns) {
-      wait_for_copies<kSlots<kFormat> - 2>();
+      wait_for_copies<kSlots - 2>();
       __syncwarp();  // scales come by other lanes; all have left the slot that is loaded next
       work.load(source);
 #pragma unroll
@@ -118,26 +120,38 @@ __global__ void __launch_bounds__(kThreads, 2) stream_code_rows(const StreamLine
         products.finish(work.ring[slot], factor, sums, results);
         work.store(task, results);
       }
-      if (++slot == kSlots<kFormat>) slot = 0;
+      if (++slot == kSlots) slot = 0;
     }
   }
   wait_for_copies<0>();
 }
 
 template <MatrixFormat kFormat>
-cudaError_t launch_codes(const Launch& launch, const StreamLinear& linear) {
-  using Format = Codes<kFormat>;
-  if (!CodeSlot<kFormat, kRuns<kFormat>>::takes(linear.coded)) return cudaErrorInvalidValue;
-  const int width = staged_width<kFormat>(linear.in);
-  const std::size_t shared =
-      Format::kTableBytes + sizeof(CodeSlot<kFormat, kRuns<kFormat>>) * kSlots<kFormat> * kWarps +
-      static_cast<std::size_t>(linear.rows) *
-          static_cast<std::size_t>(width * 2 + (kFormat == MatrixFormat::kInt8 ? width / kChain * 4 : 0));
-  const auto kernel = linear.rows == 1 ? stream_code_rows<kFormat, 1> : stream_code_rows<kFormat, 2>;
+std::size_t shared_bytes(const StreamLinear& linear, int slots) {
+  const auto width = static_cast<std::size_t>(staged_width<kFormat>(linear.in));
+  const std::size_t units = kFormat == MatrixFormat::kInt8 ? width / kChain * sizeof(float) : 0;
+  return Codes<kFormat>::kTableBytes +
+         sizeof(CodeSlot<kFormat, kRuns<kFormat>>) * static_cast<std::size_t>(slots * kWarps) +
+         static_cast<std::size_t>(linear.rows) * (width * sizeof(half) + units);
+}
+
+template <MatrixFormat kFormat, int kSlots>
+cudaError_t launch_slots(const Launch& launch, const StreamLinear& linear) {
+  const auto kernel =
+      linear.rows == 1 ? stream_code_rows<kFormat, 1, kSlots> : stream_code_rows<kFormat, 2, kSlots>;
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100);
   if (error != cudaSuccess) return error;
-  return enqueue(launch, kernel, dim3(static_cast<unsigned>(launch.processors)), kThreads, shared, linear,
-                 width);
+  return enqueue(launch, kernel, dim3(static_cast<unsigned>(launch.processors)), kThreads,
+                 shared_bytes<kFormat>(linear, kSlots), linear, staged_width<kFormat>(linear.in));
+}
+
+template <MatrixFormat kFormat>
+cudaError_t launch_codes(const Launch& launch, const StreamLinear& linear) {
+  constexpr int kMost = kMostSlots<kFormat>;
+  if (!CodeSlot<kFormat, kRuns<kFormat>>::takes(linear.coded)) return cudaErrorInvalidValue;
+  const bool all = shared_bytes<kFormat>(linear, kMost) + kStreamStatic <= block_shared_bytes();
+  return all ? launch_slots<kFormat, kMost>(launch, linear)
+             : launch_slots<kFormat, kLeastSlots>(launch, linear);
 }
 
 }  // namespace
@@ -153,6 +167,17 @@ cudaError_t stream_codes(const Launch& launch, const StreamLinear& linear) {
       return launch_codes<MatrixFormat::kFp8>(launch, linear);
     default:
       return cudaErrorInvalidValue;
+  }
+}
+
+std::size_t stream_codes_bytes(const StreamLinear& linear) {
+  switch (linear.coded.format) {
+    case MatrixFormat::kInt8:
+      return shared_bytes<MatrixFormat::kInt8>(linear, kLeastSlots);
+    case MatrixFormat::kFp8:
+      return shared_bytes<MatrixFormat::kFp8>(linear, kLeastSlots);
+    default:
+      return shared_bytes<MatrixFormat::kNf4>(linear, kLeastSlots);
   }
 }
 

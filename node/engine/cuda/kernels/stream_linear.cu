@@ -125,6 +125,20 @@ __global__ void __launch_bounds__(kThreads, kBlocks) stream_rows(const StreamLin
 
 }  // namespace
 
+std::size_t stream_bytes(const StreamLinear& linear) {
+  if (linear.coded.rows != nullptr) return stream_codes_bytes(linear) + kStreamStatic;
+  const auto units = static_cast<std::size_t>((linear.in + kUnit - 1) / kUnit);
+  return static_cast<std::size_t>(linear.rows) * units * kUnit * sizeof(Bf) + kStreamStatic;
+}
+
+std::size_t block_shared_bytes() {
+  int device = 0, bytes = 0;
+  const bool known =
+      cudaGetDevice(&device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess;
+  return known ? static_cast<std::size_t>(bytes) : 48 * 1024;
+}
+
 cudaError_t stream_linear(const Launch& launch, const StreamLinear& linear) {
   if (linear.coded.rows != nullptr) return stream_codes(launch, linear);
   if (linear.rows < 1 || linear.rows > kStreamRows || linear.in % 8 != 0) return cudaErrorInvalidValue;
