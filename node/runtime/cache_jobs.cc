@@ -73,9 +73,13 @@ void CacheJobs::loop() {
     behind_.pop_front();
     changed_.notify_all();
   }
-  behind_.clear();
+  const std::deque<CacheJob> left = std::exchange(behind_, {});
   named_.clear();
   changed_.notify_all();
+  lock.unlock();
+  for (const CacheJob& job : left) {
+    if (std::holds_alternative<pipeline::FreeCache>(job.order)) run(job);
+  }
 }
 
 void CacheJobs::wait() {

@@ -47,7 +47,7 @@ class CacheJobs {
   /// Nothing waits or is under way, what Lost and Moved are told within included.
   bool idle() const;
 
-  /// Waits for the copy under way; drops what waits.
+  /// Waits for the copy under way; of what waits only caches are freed.
   void stop();
 
  private:
