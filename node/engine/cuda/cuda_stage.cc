@@ -99,15 +99,18 @@ class Stage final : public StageForward {
         begun_ += slots_.size();  // nobody's hidden_rows() are in the new buffers
         if (std::ranges::any_of(batch.segments, &StageSegment::hidden_on_device)) old = std::move(buffers_);
         buffers_.reset();
-        buffers_ = std::make_unique<StepBuffers>(shape);
         products_.resize(StepBuffers::values_for(shape));
+        buffers_ = std::make_unique<StepBuffers>(shape);
       }
       batch.number = begun_ + 1;
       slot_of(batch).finish(nullptr, clock_);
       forward(model, batch);
       ++begun_;
     });
-    if (!status.ok()) cudaStreamSynchronize(launch_.stream);  // what was enqueued reads the slot
+    if (!status.ok()) {
+      cudaStreamSynchronize(launch_.stream);  // what was enqueued reads the slot
+      ++begun_;                               // and may have written where hidden_rows() of an older one lay
+    }
     return status;
   }
 

@@ -19,12 +19,13 @@ Duration poll_time(Duration expected) {
 
 cudaError_t StepClock::wait(cudaEvent_t event, const StepKind& kind, TimePoint begun) {
   const SteadyClock clock;
-  Duration expected{};
+  Seen before;
   {
     const std::lock_guard lock(mutex_);
     begun = std::max(begun, last_end_);
-    if (const auto found = took_.find(kind); found != took_.end()) expected = found->second;
+    if (const auto found = seen_.find(kind); found != seen_.end()) before = found->second;
   }
+  const Duration expected = before.took;
   const Duration poll = poll_time(expected);
   cudaError_t state = cudaEventQuery(event);
   const bool waits = state == cudaErrorNotReady;
@@ -41,8 +42,12 @@ cudaError_t StepClock::wait(cudaEvent_t event, const StepKind& kind, TimePoint b
   if (state == cudaErrorNotReady) state = cudaEventSynchronize(event);
   const std::lock_guard lock(mutex_);
   const TimePoint end = clock.now();
-  if (took_.size() >= kMostKinds && !took_.contains(kind)) took_.clear();
-  if (waits) took_[kind] = std::max(end - begun - (late ? poll : Duration::zero()), Duration(1));
+  if (seen_.size() >= kMostKinds && !seen_.contains(kind)) seen_.clear();
+  if (waits) {
+    // A step that once took far longer, because the machine stood still, is forgotten by halves.
+    const Duration took = !late ? end - begun : before.late ? expected / 2 : end - begun - poll;
+    seen_[kind] = {std::max(took, Duration(1)), late};
+  }
   last_end_ = std::max(last_end_, end);
   return state;
 }

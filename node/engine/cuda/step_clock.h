@@ -24,7 +24,12 @@ class StepClock {
 
  private:
   std::mutex mutex_;
-  std::map<StepKind, Duration> took_;
+  /// late: the thread woke after the end, so the step took less than this, nobody knows how much.
+  struct Seen {
+    Duration took{};
+    bool late = false;
+  };
+  std::map<StepKind, Seen> seen_;
   TimePoint last_end_{};
 };
 

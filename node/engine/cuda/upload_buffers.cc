@@ -50,12 +50,14 @@ UploadBuffers::Buffer UploadBuffers::take() {
     } catch (...) {
       lock.lock();
       --made_;
+      given_back_.notify_all();
       if (made_ == 0) throw;
       lock.unlock();
     }
     lock.lock();  // the others are enough
   }
-  given_back_.wait(lock, [&] { return !idle_.empty(); });
+  given_back_.wait(lock, [&] { return !idle_.empty() || made_ == 0; });
+  if (idle_.empty()) throw std::bad_alloc();
   Buffer buffer = idle_.front();
   idle_.erase(idle_.begin());
   return buffer;

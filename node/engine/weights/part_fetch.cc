@@ -1,5 +1,7 @@
 #include "node/engine/weights/part_fetch.h"
 
+#include <absl/cleanup/cleanup.h>
+
 #include <algorithm>
 #include <string>
 
@@ -8,14 +10,20 @@
 namespace mesh::engine {
 
 Status PartFetch::run() {
-  for (const MissingPart& part : parts_) {
-    const Status fetched = meter_.stopped() ? meter_.cancelled() : fetch(part);
+  const absl::Cleanup end = [this] {  // by an exception too
     {
       const std::lock_guard lock(mutex_);
-      fetched.ok() ? void(++here_) : void(failed_ = true);
+      ended_ = true;
     }
     changed_.notify_all();
-    MESH_RETURN_IF_ERROR(fetched);
+  };
+  for (const MissingPart& part : parts_) {
+    MESH_RETURN_IF_ERROR(meter_.stopped() ? meter_.cancelled() : fetch(part));
+    {
+      const std::lock_guard lock(mutex_);
+      ++here_;
+    }
+    changed_.notify_all();
   }
   return absl::OkStatus();
 }
@@ -39,7 +47,7 @@ Status PartFetch::fetch(const MissingPart& part) {
 
 Status PartFetch::wait(std::size_t part) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return here_ > part || failed_; });
+  changed_.wait(lock, [&] { return here_ > part || ended_; });
   return here_ > part ? absl::OkStatus() : meter_.cancelled();
 }
 

@@ -36,7 +36,7 @@ class PartFetch {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::size_t here_ = 0;  // parts
-  bool failed_ = false;
+  bool ended_ = false;    // nothing more comes
 };
 
 }  // namespace mesh::engine
