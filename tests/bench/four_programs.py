@@ -6,7 +6,6 @@ checkpoint. All programs run at once and are asked in turns. python3 tests/bench
 """
 import argparse
 import contextlib
-import http.client
 import json
 import os
 import pathlib
@@ -21,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "process"))
 sys.path.insert(0, str(ROOT / "tests" / "bench"))
 import programs  # noqa: E402
-from mesh import Answer  # noqa: E402
+from mesh import Answer, ask  # noqa: E402
 
 STAGES = 4
 PROMPT = 128
@@ -133,21 +132,7 @@ class Mesh:
 
     def answer(self, seed: int, vocab: int, tokens: int) -> Answer:
         prompt = [(37 * place + 1013 * seed) % vocab for place in range(PROMPT)]
-        request = {"model": self.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True,
-                   "stream_options": {"include_usage": True}}
-        connection = http.client.HTTPConnection("127.0.0.1", self.tracker.port, timeout=300)
-        began = time.monotonic()
-        connection.request("POST", "/v1/completions", json.dumps(request), {"Content-Type": "application/json"})
-        reply = connection.getresponse()
-        if reply.status != 200:
-            raise AssertionError(f"{reply.status}: {reply.read().decode()}\n{self.tracker.text()}")
-        pieces = []
-        while piece := reply.read1(65536):
-            pieces.append((time.monotonic() - began, piece))
-        connection.close()
-        answer = Answer(total=time.monotonic() - began)
-        answer.read(pieces)
-        return answer
+        return ask(self.tracker, self.model, prompt, tokens)
 
 
 def engine_ms(options: argparse.Namespace) -> dict:

@@ -78,23 +78,27 @@ class Mesh:
             program.stop()
 
     def complete(self, prompt: str | list[int], tokens: int) -> "Answer":
-        """One greedy answer, streamed, with the times of its first and last tokens."""
-        request = {"model": MODEL.name, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True,
-                   "stream_options": {"include_usage": True}}
-        connection = http.client.HTTPConnection("127.0.0.1", self.tracker.port, timeout=300)
-        began = time.monotonic()
-        connection.request("POST", "/v1/completions", json.dumps(request), {"Content-Type": "application/json"})
-        reply = connection.getresponse()
-        if reply.status != 200:
-            raise AssertionError(f"{reply.status}: {reply.read().decode()}\n{self.tracker.text()}")
-        # Taken in now, read later: the client shares the cores with what it measures.
-        pieces = []
-        while piece := reply.read1(65536):
-            pieces.append((time.monotonic() - began, piece))
-        answer = Answer(total=time.monotonic() - began)
-        answer.read(pieces)
-        connection.close()
-        return answer
+        return ask(self.tracker, MODEL.name, prompt, tokens)
+
+
+def ask(tracker: programs.Tracker, model: str, prompt: str | list[int], tokens: int) -> "Answer":
+    """One greedy answer, streamed, with the times of its first and last tokens."""
+    request = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True,
+               "stream_options": {"include_usage": True}}
+    connection = http.client.HTTPConnection("127.0.0.1", tracker.port, timeout=300)
+    began = time.monotonic()
+    connection.request("POST", "/v1/completions", json.dumps(request), {"Content-Type": "application/json"})
+    reply = connection.getresponse()
+    if reply.status != 200:
+        raise AssertionError(f"{reply.status}: {reply.read().decode()}\n{tracker.text()}")
+    # Taken in now, read later: the client shares the cores with what it measures.
+    pieces = []
+    while piece := reply.read1(65536):
+        pieces.append((time.monotonic() - began, piece))
+    answer = Answer(total=time.monotonic() - began)
+    answer.read(pieces)
+    connection.close()
+    return answer
 
 
 @dataclasses.dataclass
