@@ -169,7 +169,8 @@ struct Segment {
   std::string hidden;        ///< [rows, H] of hidden_type, little-endian
   HiddenType hidden_type = HiddenType::kBfloat16;
   /// The hidden states, in bfloat16, of segment `from_segment` of a step of the same engine that was begun
-  /// and not finished; they need not be there yet. Only begin() looks at it.
+  /// and not finished; they need not be there yet. Only begin() looks at it: the step lives until that
+  /// returns, and another thread may finish it meanwhile.
   PendingStep* from = nullptr;
   std::size_t from_segment = 0;
   std::vector<Position> rotary_positions;  ///< [rows]; empty: start, start + 1, …
@@ -201,8 +202,8 @@ struct SegmentResult {
   std::vector<float> logits;         ///< [sampled rows, V] when asked for
 };
 
-/// A step that was begun. It holds its shard and caches; dropped without finish() it waits for the device, and
-/// its cursors are as if it had been finished.
+/// A step that was begun. It holds its shard and caches; dropped without finish() it waits for the device,
+/// and its cursors are as if it had been finished.
 class PendingStep {
  public:
   virtual ~PendingStep() = default;
@@ -263,8 +264,8 @@ struct ForwardCounts {
   std::uint64_t ops = 0;  ///< op by op: every forward on a CPU
 };
 
-/// Runs shards. Every method may be called from any thread; steps run one after another, and a load never waits
-/// for one or holds one up. The engine must outlive its shards' loads and steps.
+/// Runs shards. Every method may be called from any thread; steps run one after another, and a load never
+/// waits for one or holds one up. The engine must outlive its shards' loads and steps.
 class Engine {
  public:
   /// Errors: kFailedPrecondition when kCuda is asked for and no GPU can be used; the message says what was

@@ -24,15 +24,56 @@ LocalStep::LocalStep(DeviceOps& ops, CacheTable& caches, std::shared_ptr<const L
 
 StatusOr<std::vector<SegmentResult>> LocalStep::finish() {
   end_forward();
+  const std::lock_guard lock(mutex_);
+  finished_ = true;
+  if (lent_ > 0) return results_;
   return std::move(results_);
 }
 
+bool LocalStep::ended() const {
+  const std::lock_guard lock(mutex_);
+  return staged_ == nullptr;
+}
+
+void LocalStep::begun(std::unique_ptr<StagedForward> forward) {
+  const std::lock_guard lock(mutex_);
+  staged_ = std::move(forward);
+}
+
 void LocalStep::end_forward() {
+  std::unique_lock lock(mutex_);
+  ended_.wait(lock, [this] { return !ending_; });
   if (staged_ == nullptr) return;
-  const Status status = ops_.stage()->finish(staged_->batch);
+  ending_ = true;
+  StageBatch& batch = staged_->batch;
+  lock.unlock();
+  const Status status = ops_.stage()->finish(batch);
+  lock.lock();
+  ending_ = false;
+  ended_.notify_all();
   if (status.ok()) take_results();
   settle(staged_->live, status);
   staged_.reset();
+}
+
+Status LocalStep::lend() {
+  const std::lock_guard lock(mutex_);
+  if (finished_) {
+    return error(StatusCode::kFailedPrecondition,
+                 "the step before was finished already: begin with what its finish() gave");
+  }
+  ++lent_;
+  return absl::OkStatus();
+}
+
+void LocalStep::take_back() {
+  const std::lock_guard lock(mutex_);
+  --lent_;
+}
+
+Status LocalStep::status(std::size_t index) const {
+  const std::lock_guard lock(mutex_);
+  return results_[index].status;
 }
 
 void LocalStep::settle(std::span<LiveSegment> live, const Status& status) {
@@ -47,6 +88,7 @@ void LocalStep::settle(std::span<LiveSegment> live, const Status& status) {
 }
 
 const void* LocalStep::device_rows(std::size_t index) const {
+  const std::lock_guard lock(mutex_);
   if (staged_ == nullptr) return nullptr;
   const auto found =
       std::ranges::find(staged_->live, &results_[index], [](const LiveSegment& one) { return one.result; });

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -35,7 +37,8 @@ struct StagedForward {
   std::vector<std::vector<float>> logits;
 };
 
-/// A step of LocalEngine: what it uses, what it has given so far, and the forward that may be under way.
+/// A step of LocalEngine: what it uses, what it has given so far, and the forward that may be under way. Once
+/// it has begun, one thread may finish it while another begins a step with its rows.
 class LocalStep final : public PendingStep {
  public:
   LocalStep(DeviceOps& ops, CacheTable& caches, std::shared_ptr<const LoadedShard> shard,
@@ -43,7 +46,7 @@ class LocalStep final : public PendingStep {
   ~LocalStep() override { end_forward(); }
   LocalStep(const LocalStep&) = delete;
 
-  bool ended() const override { return staged_ == nullptr; }
+  bool ended() const override;
   StatusOr<std::vector<SegmentResult>> finish() override;
 
   const LoadedShard& shard() const { return *shard_; }
@@ -52,11 +55,18 @@ class LocalStep final : public PendingStep {
   std::vector<LiveSegment>& live() { return live_; }
 
   /// The forward was begun by the device; only one is.
-  void begun(std::unique_ptr<StagedForward> forward) { staged_ = std::move(forward); }
+  void begun(std::unique_ptr<StagedForward> forward);
   /// Waits for the forward under way, if one is, and takes its results.
   void end_forward();
   /// Cursors and results of segments whose forward ended with `status`.
   void settle(std::span<LiveSegment> live, const Status& status);
+
+  /// Keeps the results here while a step begins with them, until as many take_back(): a finish() meanwhile
+  /// copies them. kFailedPrecondition: it was finished.
+  Status lend();
+  void take_back();
+  /// Of a segment, as far as it is known.
+  Status status(std::size_t index) const;
   /// Where the device has the hidden states that segment `index` gives; null: they are in its result, or
   /// come there with end_forward().
   const void* device_rows(std::size_t index) const;
@@ -70,7 +80,12 @@ class LocalStep final : public PendingStep {
   const std::vector<Segment> segments_;
   std::vector<SegmentResult> results_;
   std::vector<LiveSegment> live_;
+  mutable std::mutex mutex_;  ///< never held while the device is waited for
+  std::condition_variable ended_;
   std::unique_ptr<StagedForward> staged_;
+  bool ending_ = false;    ///< a thread waits for the device
+  std::size_t lent_ = 0;   ///< to so many steps that begin
+  bool finished_ = false;  ///< finish() has given the results away
 };
 
 /// Whether sampling needs more than the arg-max that the device finds.

@@ -155,6 +155,56 @@ TEST_F(StepsUnderWay, WhatASegmentIsHandedMustBeThereAndFit) {
   EXPECT_NE(said(both).find("either ids or hidden states"), std::string::npos);
 }
 
+TEST_F(StepsUnderWay, AStepIsBegunWithTheRowsOfOneThatAnotherThreadWaitsFor) {
+  ops_.held().hold(true);
+  const auto first = begin(first_, {ids_to_hidden(open(first_), {5})});
+  auto finished = std::async(std::launch::async, [&] { return first->finish(); });
+  const auto second = begin(second_, {from(open(second_), *first, 0, 1)});
+  ops_.held().hold(false);
+  EXPECT_EQ(rows_of((*second->finish())[0].hidden, 1), (std::vector<std::uint16_t>{23}));
+  EXPECT_EQ(rows_of((*finished.get())[0].hidden, 1), (std::vector<std::uint16_t>{11}));
+}
+
+TEST_F(StepsUnderWay, RowsThatAStepTakesLateAreThereThoughTheirStepWasFinishedMeanwhile) {
+  const auto first = begin(first_, {ids_to_hidden(open(first_), {5})});
+  std::vector<Segment> segments;  // three forwards: the last one finds the device's rows taken
+  for (int i = 0; i < 32; ++i) segments.push_back(ids_to_hidden(open(first_), std::vector<TokenId>(64, 1)));
+  segments.push_back(from(open(first_), *first, 0, 1));
+  StatusOr<std::vector<SegmentResult>> given = std::vector<SegmentResult>();
+  ops_.held().before_begin(
+      [&] { given = std::async(std::launch::async, [&] { return first->finish(); }).get(); });
+  const auto second = begin(first_, std::move(segments));
+  const auto results = second->finish();
+  ASSERT_TRUE((*results)[32].status.ok()) << (*results)[32].status;
+  EXPECT_EQ(ops_.held().handed_over(), 0);
+  EXPECT_EQ(rows_of((*results)[32].hidden, 1), (std::vector<std::uint16_t>{23}));
+  EXPECT_EQ(rows_of((*given)[0].hidden, 1), (std::vector<std::uint16_t>{11}));
+}
+
+TEST_F(StepsUnderWay, OneThatWasFinishedGivesNoRows) {
+  const auto first = begin(first_, {ids_to_hidden(open(first_), {5})});
+  ASSERT_TRUE(first->finish().ok());
+  const auto second = begin(second_, {from(open(second_), *first, 0, 1)});
+  EXPECT_NE(message_of((*second->finish())[0].status).find("was finished already"), std::string_view::npos);
+}
+
+// Of use under the thread sanitizer.
+TEST_F(StepsUnderWay, OneIsFinishedWhileAnotherBeginsWithItsRows) {
+  const CacheId one = open(first_), other = open(second_);
+  for (int i = 0; i < 200; ++i) {
+    const auto first = begin(first_, {ids_to_hidden(one, {5})});
+    auto finished = std::async(std::launch::async, [&] { return first->finish(); });
+    const auto second = begin(second_, {from(other, *first, 0, 1)});
+    EXPECT_EQ(rows_of((*finished.get())[0].hidden, 1), (std::vector<std::uint16_t>{11}));
+    const auto results = second->finish();
+    if (const Status& refused = (*results)[0].status; !refused.ok()) {
+      EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition) << refused;
+    } else {
+      EXPECT_EQ(rows_of((*results)[0].hidden, 1), (std::vector<std::uint16_t>{23}));
+    }
+  }
+}
+
 /// On each device: two steps at once and rows that are handed over give the bits of one step after another.
 class BegunSteps : public ::testing::TestWithParam<Device> {
  protected:

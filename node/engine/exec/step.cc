@@ -16,7 +16,7 @@ Status check_source(const Segment& segment, LocalStep& source, const LoadedShard
   if (segment.from_segment >= source.segments().size())
     return error(StatusCode::kInvalidArgument, "the step before has no segment {}", segment.from_segment);
   const Segment& before = source.segments()[segment.from_segment];
-  if (const Status& failed = source.result(segment.from_segment).status; !failed.ok()) return failed;
+  if (Status failed = source.status(segment.from_segment); !failed.ok()) return failed;
   if (before.want == Want::kHidden && before.out_type == HiddenType::kBfloat16 &&
       before.rows == segment.rows && source.shard().decoder->hidden == shard.decoder->hidden) {
     return absl::OkStatus();
@@ -28,7 +28,27 @@ Status check_source(const Segment& segment, LocalStep& source, const LoadedShard
 
 }  // namespace
 
-Status StepRunner::join(LocalStep& step, const LayerRange& range, std::size_t index, bool staged) {
+/// Steps whose rows another one begins with.
+class StepRunner::Sources {
+ public:
+  Sources() = default;
+  Sources(const Sources&) = delete;
+  ~Sources() {
+    for (LocalStep* one : lent_) one->take_back();
+  }
+  Status add(LocalStep& step) {
+    if (std::ranges::find(lent_, &step) != lent_.end()) return absl::OkStatus();
+    MESH_RETURN_IF_ERROR(step.lend());
+    lent_.push_back(&step);
+    return absl::OkStatus();
+  }
+
+ private:
+  std::vector<LocalStep*> lent_;
+};
+
+Status StepRunner::join(LocalStep& step, const LayerRange& range, std::size_t index, bool staged,
+                        Sources& sources) {
   const LoadedShard& shard = step.shard();
   const Segment& segment = step.segments()[index];
   MESH_RETURN_IF_ERROR(
@@ -36,6 +56,7 @@ Status StepRunner::join(LocalStep& step, const LayerRange& range, std::size_t in
   LiveSegment live{.segment = &segment, .result = &step.result(index), .cache = {}, .hidden = segment.hidden};
   if (segment.from != nullptr) {
     auto& source = static_cast<LocalStep&>(*segment.from);
+    MESH_RETURN_IF_ERROR(sources.add(source));
     MESH_RETURN_IF_ERROR(check_source(segment, source, shard));
     if (staged) live.device_rows = source.device_rows(segment.from_segment);
     if (live.device_rows == nullptr) MESH_RETURN_IF_ERROR(take_from_source(live));
@@ -63,8 +84,9 @@ Status StepRunner::take_from_source(LiveSegment& live) {
 
 void StepRunner::begin(LocalStep& step, const LayerRange& range) {
   const std::optional<StageModel> model = staged(step, range);
+  Sources sources;
   for (std::size_t i = 0; i < step.segments().size(); ++i) {
-    if (const Status status = join(step, range, i, model.has_value()); !status.ok())
+    if (const Status status = join(step, range, i, model.has_value(), sources); !status.ok())
       step.result(i).status = status;
   }
   std::vector<LiveSegment>& live = step.live();

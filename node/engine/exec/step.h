@@ -28,9 +28,10 @@ class StepRunner {
 
  private:
   struct SampledRow;
+  class Sources;
 
   /// Borrows the segment's cache and makes it writable; the segment then takes part.
-  Status join(LocalStep& step, const LayerRange& range, std::size_t index, bool staged);
+  Status join(LocalStep& step, const LayerRange& range, std::size_t index, bool staged, Sources& sources);
   /// Its input comes from the host: waits for the step that gives it.
   static Status take_from_source(LiveSegment& live);
   /// Runs them together, or, when there is no memory for that, one by one; by the device's own way if it

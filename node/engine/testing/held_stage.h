@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <new>
 
@@ -26,14 +27,17 @@ class HeldStage final : public StageForward {
   }
   /// Forward `number`, from 1, ends with an error.
   void fail(std::uint64_t number) { failing_ = number; }
+  /// Called by the next begin(), before it does anything.
+  void before_begin(std::function<void()> call) { before_begin_ = std::move(call); }
   /// How many segments took their input from the device.
   int handed_over() const { return handed_over_; }
 
   bool takes(const StageModel&) const override { return true; }
   StageCounts counts() const override { return {}; }
   Status begin(const StageModel& model, StageBatch& batch) override {
+    if (before_begin_) std::exchange(before_begin_, {})();
     batch.number = ++begun_;
-    if (forwards_.size() == 2) finish(*forwards_.front().batch).IgnoreError();
+    if (StageBatch* const first = first_of_two()) finish(*first).IgnoreError();
     const std::lock_guard lock(mutex_);
     rows_.push_back({});
     if (rows_.size() > 2) rows_.pop_front();
@@ -83,6 +87,11 @@ class HeldStage final : public StageForward {
     std::vector<std::uint16_t>* rows;
   };
 
+  StageBatch* first_of_two() {
+    const std::lock_guard lock(mutex_);
+    return forwards_.size() == 2 ? forwards_.front().batch : nullptr;
+  }
+
   void run(const Forward& forward) {
     StageBatch& batch = *forward.batch;
     const auto width = static_cast<std::size_t>(forward.hidden);
@@ -113,6 +122,7 @@ class HeldStage final : public StageForward {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool held_ = false;
+  std::function<void()> before_begin_;
   std::uint64_t begun_ = 0, failing_ = 0;
   int handed_over_ = 0;
   std::deque<Forward> forwards_;
