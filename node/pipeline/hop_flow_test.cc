@@ -66,6 +66,38 @@ TEST_F(Steps, ThoseThatMayComeAreWaitedForUntilTheRunningStepShouldEnd) {
   EXPECT_EQ(table.ahead_from(), now + microseconds(750));
 }
 
+TEST_F(Steps, OneThatEmbedsSaysNothingOfHowLongOthersTake) {
+  open_many(3);
+  wire::OpenRequest embeds = middle();
+  embeds.session = session(9);
+  embeds.range = {0, 0};
+  embeds.takes_ids = true;
+  ASSERT_TRUE(open(embeds).opened());
+  const auto embed = [&](std::uint64_t seq, Position start) {
+    wire::Segment s = of(9, seq, start, 1);
+    s.range = {0, 0};
+    s.hidden = nullptr;
+    s.ids = {7};
+    ASSERT_EQ(accept(s), AnswerCode::kAccepted);
+  };
+  accept(of(1, 1, 0, 1));
+  const auto layers = table.next_step(now);
+  embed(1, 0);
+  const auto within = table.next_step(now += milliseconds(1));
+  ASSERT_TRUE(within && within->takes_ids);
+  table.step_done(result(*within), now += milliseconds(2));
+  table.step_done(result(*layers), now += milliseconds(5));
+  embed(2, 1);
+  const auto alone = table.next_step(now);
+  ASSERT_TRUE(alone && alone->takes_ids);
+  table.step_done(result(*alone), now += milliseconds(1));
+
+  accept(of(1, 2, 1, 1));
+  ASSERT_TRUE(table.next_step(now));
+  accept(of(2, 1, 0, 1));
+  EXPECT_EQ(table.ahead_from(), now + milliseconds(8) - microseconds(500));
+}
+
 TEST_F(Steps, SegmentsOfAnotherRangeOrModelNeverShareAForward) {
   open_many(1);
   wire::OpenRequest other = middle();

@@ -165,13 +165,13 @@ class HopTable::Impl {
   wire::Lane last_lane_ = wire::Lane::kBulk;
   struct RunningStep {
     std::vector<std::pair<wire::HopKey, CacheId>> members;
-    TimePoint began{};
+    TimePoint from{};         ///< when it began, or the last of those before it ended
+    bool has_layers = false;  ///< else it embeds alone, which says nothing of other steps
     wire::Lane lane = wire::Lane::kDecode;
     std::uint32_t prefill_rows = 0;
   };
   std::map<std::uint64_t, RunningStep> steps_;
-  TimePoint last_step_end_{};
-  std::array<Duration, 2> step_took_{};  ///< by lane, the last one; 0: none yet
+  std::array<Duration, 2> step_took_{};  ///< by lane, the last one with layers; 0: none yet
 
   std::map<LinkKey, Link> links_;
   std::map<std::string, ReplayPace> paces_;  ///< by URL, both lanes together

@@ -259,6 +259,34 @@ TEST_F(HopRoom, ADroppedCacheIsReportedAndFilledAgainAfterTheHeadOpensAnew) {
   EXPECT_EQ(run(), "1 ");
 }
 
+TEST_F(HopRoom, HowFastTokensAreEmbeddedIsNoReasonToComputeThemAgain) {
+  for (std::uint8_t n = 1; n <= 3; ++n) ASSERT_TRUE(begin(n).opened());
+  wire::OpenRequest embeds = middle();
+  embeds.session = session(9);
+  embeds.range = {0, 0};
+  embeds.takes_ids = true;
+  ASSERT_TRUE(room->open(embeds, ShardView{kHidden, 0, 2000, false}, now).opened());
+  wire::Segment ids = segment(1, 0, 100);
+  ids.session = session(9);
+  ids.range = {0, 0};
+  ids.hidden = nullptr;
+  ids.ids.assign(100, 7);
+  send(1, 1, 0, 100);
+  send(2, 1, 0, 100);
+  ASSERT_EQ(room->accept(ids, now).code, wire::AnswerCode::kAccepted);
+  while (const auto work = room->next_step(now)) {
+    now += work->takes_ids ? milliseconds(1) : milliseconds(10'000);  // ten rows a second
+    room->step_done(result(*work), now);
+  }
+  note_orders();
+  room->cache_moved({1, true, absl::OkStatus(), kBlock, seconds(1)});
+  take_log();
+  send(3, 1, 0, 100);
+  now += seconds(5);
+  EXPECT_EQ(run(), "3 ");
+  EXPECT_EQ(take_log(), "spill; begin 3; ") << "two seconds, there and back, instead of ten";
+}
+
 TEST_F(HopRoom, AFencedSessionIsNeverDropped) {
   begin(1);
   begin(2);

@@ -107,7 +107,8 @@ std::optional<StepWork> HopTable::Impl::next_step(TimePoint now) {
       session.running = RunningRows{std::move(input), deadline};
       RunningStep& running = steps_[work.id];
       running.members.emplace_back(key, session.cache);
-      running.began = now;
+      running.from = now;
+      running.has_layers = !work.range.empty();
       running.lane = lane;
       if (lane == wire::Lane::kBulk) running.prefill_rows += session.running->input.rows;
       work.segments.push_back(std::move(step));
@@ -126,10 +127,10 @@ std::optional<TimePoint> HopTable::Impl::ahead_from() const {
   const RunningStep& last = steps_.rbegin()->second;
   std::size_t here = waiting;
   for (const auto& [id, step] : steps_) here += step.members.size();
-  if (here >= sessions_.size()) return last.began;
+  if (here >= sessions_.size()) return last.from;
   const Duration took = step_took_[index_of(last.lane)];
   if (took == Duration::zero()) return std::nullopt;
-  return std::max(last.began, last_step_end_) + took - std::min(took / 4, kAhead);
+  return last.from + took - std::min(took / 4, kAhead);
 }
 
 void HopTable::Impl::trim(HopSession& session, Position start) {
@@ -149,11 +150,12 @@ void HopTable::Impl::step_done(StepOutput output, TimePoint now) {
   const auto at = steps_.find(output.id);
   MESH_CHECK(at != steps_.end() && at->second.members.size() == output.segments.size());
   const RunningStep step = std::move(at->second);
-  steps_.erase(at);
-  const Duration took = now - std::max(step.began, last_step_end_);
-  last_step_end_ = now;
-  step_took_[index_of(step.lane)] = took;
-  room_.note_prefill(step.prefill_rows, took);
+  for (auto behind = steps_.erase(at); behind != steps_.end(); ++behind) behind->second.from = now;
+  if (step.has_layers) {
+    const Duration took = now - step.from;
+    step_took_[index_of(step.lane)] = took;
+    room_.note_prefill(step.prefill_rows, took);
+  }
   for (std::size_t i = 0; i < step.members.size(); ++i) {
     const auto& [key, cache] = step.members[i];
     HopSession* session = find(key);

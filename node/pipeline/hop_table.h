@@ -139,7 +139,8 @@ class HopTable {
   std::optional<StepWork> next_step(TimePoint now);
   /// While steps run: from when on next_step() should be asked for one that is to follow without a gap.
   /// Sooner, it would go without sessions that come before its turn; so not before the running one should end
-  /// soon, as the last one of its lane did, or when no session is left that could come. None: nothing waits.
+  /// soon, as the last one of its lane with layers did, or when no session is left that could come. None:
+  /// nothing waits.
   std::optional<TimePoint> ahead_from() const;
   void step_done(StepOutput output, TimePoint now);
 
@@ -167,9 +168,9 @@ class HopTable {
   /// before, and before those that it gives with or after the call that made the order. So take them after
   /// next_step() too, and before its step is run.
   std::vector<CacheOrder> take_orders();
-  /// A SpillCache or RestoreCache was carried out, or failed; in the order in which they were given. They, and
-  /// what was ordered after them, may be carried out beside steps: until then no step has the caches that they
-  /// name, nor those that began since.
+  /// A SpillCache or RestoreCache was carried out, or failed; in the order in which they were given. They,
+  /// and what was ordered after them, may be carried out beside steps: until then no step has the caches that
+  /// they name, nor those that began since.
   void cache_moved(const CacheMoved& moved);
   /// Lets go of kept prompts until `bytes` or more came free, or none is left; how many did.
   std::uint64_t shrink_prefixes(std::uint64_t bytes);
