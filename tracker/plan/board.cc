@@ -32,12 +32,16 @@ Board::Board(const std::vector<ModelProfile>& models, const HeadLayers& head,
     count(m, {0, head_layers_[m]}, 1, +1, true);
     for (std::size_t n = 0; n < nodes.size(); ++n) {
       LayerRange longest;
+      std::vector<bool> silent(models[m].layers(), false);  // has the layer
       for (const Holding& holding : nodes[n].holdings) {
         if (holding.model != models[m].identity || holding.layers.end > models[m].layers()) continue;
-        if (nodes[n].silent) count(m, holding.layers, nodes[n].speed, +1, false);
-        if (!holding.layers.empty() && (longest.empty() || holding.layers.size() > longest.size())) {
-          longest = holding.layers;
-        }
+        if (holding.layers.empty()) continue;
+        if (longest.empty() || holding.layers.size() > longest.size()) longest = holding.layers;
+        if (nodes[n].silent)
+          std::fill(silent.begin() + holding.layers.begin, silent.begin() + holding.layers.end, true);
+      }
+      for (std::uint32_t layer = 0; layer < models[m].layers(); ++layer) {
+        if (silent[layer]) count(m, {layer, layer + 1}, nodes[n].speed, +1, false);
       }
       if (!nodes[n].silent && !nodes[n].leaving) set_range(n, m, longest);
     }

@@ -13,7 +13,7 @@ namespace mesh::tracker {
 class Board {
  public:
   /// Begins with what the nodes hold: of each identity the longest shard, ready or loading. Nodes that leave
-  /// or are silent hold nothing here; a silent node's shards count as copies (copies()), not as coverage
+  /// or are silent hold nothing here; a silent node's layers count as a copy (copies()), not as coverage
   /// (covered()).
   Board(const std::vector<ModelProfile>& models, const HeadLayers& head, const std::vector<PlanNode>& nodes,
         const PlanOptions& options);

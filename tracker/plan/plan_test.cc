@@ -182,6 +182,16 @@ TEST(Plan, ASilentNodesCopiesAreNotMadeAgainButItsGapsAreFilled) {
   EXPECT_THAT(alone.target, ElementsAre(at(2, 1, {0, 4})));
 }
 
+TEST(Plan, ASilentNodeWithTwoShardsIsOneCopy) {
+  PlanNode silent = holder(3, 4, {ready(1, {2, 4}), {model_id(1), {0, 4}, false}});
+  silent.silent = true;
+  PlanOptions options = bare();
+  options.max_copies = 3;
+  const Plan result =
+      plan({model(1, 4)}, {holder(1, 4, {ready(1, {0, 4})}), holder(2, 4), silent}, {}, options);
+  EXPECT_THAT(result.target, ElementsAre(at(1, 1, {0, 4}), at(2, 1, {0, 4})));
+}
+
 TEST(Plan, NodesGetOnlyWhatTheyAcceptAndDidNotFailToLoad) {
   PlanNode other_family = holder(1, 9);
   other_family.model_types = {"gpt2"};

@@ -31,16 +31,19 @@ class Coverage {
   const std::vector<Copy>& loading() const { return loading_; }
   const std::vector<Copy>& held() const { return held_; }
 
-  /// Copies of each layer, [layer_count].
-  std::vector<std::uint32_t> ready_counts() const { return counts(ready_); }
-  std::vector<std::uint32_t> loading_counts() const { return counts(loading_); }
+  /// Nodes that have each layer, [layer_count]: one with several shards counts once, and what it has ready is
+  /// not loading.
+  std::vector<std::uint32_t> ready_counts() const { return counts(by_node(ready_)); }
+  std::vector<std::uint32_t> loading_counts() const;
   /// Every layer has a ready copy.
   bool complete() const { return gaps().empty(); }
   /// Maximal runs of layers without a ready copy, ascending.
   std::vector<LayerRange> gaps() const;
 
  private:
-  std::vector<std::uint32_t> counts(const std::vector<Copy>& copies) const;
+  using ByNode = std::map<NodeId, std::vector<bool>>;  ///< which layers
+  ByNode by_node(const std::vector<Copy>& copies) const;
+  std::vector<std::uint32_t> counts(const ByNode& nodes) const;
 
   std::uint32_t layer_count_;
   std::vector<Copy> ready_;

@@ -38,6 +38,25 @@ TEST(Coverage, LoadingAndHeldCopiesDoNotCover) {
   EXPECT_THAT(coverage.gaps(), ElementsAre(LayerRange{0, 2}));
 }
 
+TEST(Coverage, ANodeWithSeveralShardsCountsOnce) {
+  Coverage coverage(6);
+  coverage.add_loading({node(1), {0, 4}});
+  coverage.add_loading({node(1), {2, 6}});
+  coverage.add_loading({node(2), {3, 6}});
+  EXPECT_THAT(coverage.loading_counts(), ElementsAre(1, 1, 1, 2, 2, 2));
+  coverage.add_ready({node(3), {0, 2}});
+  coverage.add_ready({node(3), {0, 3}});
+  EXPECT_THAT(coverage.ready_counts(), ElementsAre(1, 1, 1, 0, 0, 0));
+}
+
+TEST(Coverage, WhatANodeHasReadyIsNotLoadingThere) {
+  Coverage coverage(6);
+  coverage.add_ready({node(1), {4, 6}});
+  coverage.add_loading({node(1), {2, 6}});
+  coverage.add_loading({node(2), {4, 6}});
+  EXPECT_THAT(coverage.loading_counts(), ElementsAre(0, 0, 1, 1, 1, 1));
+}
+
 TEST(Coverage, RangesBeyondTheModelAreCutOff) {
   Coverage coverage(2);
   coverage.add_ready({node(1), {1, 4'000'000'000u}});

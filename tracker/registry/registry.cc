@@ -14,12 +14,13 @@ bool same_holdings(const std::vector<wire::ShardStatus>& a, const std::vector<wi
 }
 
 /// Whether the ready layers of a shard that is being loaded make a copy: they do unless the node has others
-/// of this model beside them, since a route meets a node once.
+/// of this model beside them, since a route meets a node once. Of several such shards the first one does.
 bool is_copy(const wire::ShardStatus& loading, const std::vector<wire::ShardStatus>& shards) {
   const LayerRange ready = layers_in_use(loading);
   return !ready.empty() && std::ranges::all_of(shards, [&](const wire::ShardStatus& other) {
-    return other.model != loading.model || other.state != wire::ShardState::kReady ||
-           ready.contains(other.layers);
+    const LayerRange others = layers_in_use(other);
+    if (other.model != loading.model || &other == &loading || others.empty()) return true;
+    return ready.contains(others) || (other.state == wire::ShardState::kLoading && &loading < &other);
   });
 }
 

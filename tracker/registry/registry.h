@@ -84,7 +84,7 @@ class Registry {
   /// What alive nodes say they hold of one identity; kRemembered and kLost nodes' layers are `held`. Shards
   /// that drain and all of a draining node take no new session and are in none of the lists. Of a shard that
   /// is being loaded the layers that are ready count as such, unless the node has other ready ones beside
-  /// them.
+  /// them; of several that are being loaded those of the first.
   Coverage coverage(const ModelIdentity& model, std::uint32_t layer_count) const;
   /// Highest epoch that any node has ever named.
   Epoch highest_epoch() const { return highest_epoch_; }

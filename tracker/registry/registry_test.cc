@@ -193,6 +193,21 @@ TEST_F(RegistryTest, ReadyLayersCountOnlyWhereTheNodeHasNoOthersBesideThem) {
   EXPECT_THAT(ready_with({0, 2}, {0, 3}), ElementsAre(Copy{node(1), {0, 2}}, Copy{node(1), {0, 3}}));
 }
 
+TEST_F(RegistryTest, OfTwoLoadingShardsOfAModelOneGivesACopy) {
+  const auto parts = [&](const LayerRange& low, const LayerRange& high) {
+    Registry fresh{Registry::Options{}};
+    wire::Join message = join_message();
+    message.shards = {{kModel, {0, 4}, wire::ShardState::kLoading, 4, 8, low},
+                      {kModel, {2, 8}, wire::ShardState::kLoading, 4, 8, high}};
+    EXPECT_TRUE(fresh.join(node(1), std::string(32, 'k'), message, now).ok());
+    return fresh.coverage(kModel, 8);
+  };
+  EXPECT_THAT(parts({0, 2}, {2, 5}).ready(), ElementsAre(Copy{node(1), {0, 2}}));
+  EXPECT_THAT(parts({0, 2}, {2, 5}).loading_counts(), ElementsAre(0, 0, 1, 1, 1, 1, 1, 1));
+  EXPECT_THAT(parts({}, {2, 5}).ready(), ElementsAre(Copy{node(1), {2, 5}}));
+  EXPECT_THAT(parts({}, {2, 5}).loading_counts(), ElementsAre(1, 1, 0, 0, 0, 1, 1, 1));
+}
+
 TEST_F(RegistryTest, DrainingNodesAndShardsTakeNoNewSessions) {
   const auto granted = join(1);
   wire::Heartbeat message;
