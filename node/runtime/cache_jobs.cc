@@ -89,7 +89,7 @@ void CacheJobs::wait() {
 
 bool CacheJobs::idle() const {
   const std::lock_guard lock(mutex_);
-  return behind_.empty();
+  return behind_.empty() && not_restored_.empty();
 }
 
 void CacheJobs::run(const CacheJob& job) {
@@ -103,9 +103,9 @@ void CacheJobs::run(const CacheJob& job) {
     const std::lock_guard lock(mutex_);
     blocks_.erase(dropped->id);
   } else if (const auto* spilled = std::get_if<pipeline::SpillCache>(&job.order)) {
-    move(spilled->cache, true).IgnoreError();  // moved_ tells
+    move_and_tell(spilled->cache, true);
   } else if (const auto* restored = std::get_if<pipeline::RestoreCache>(&job.order)) {
-    move(restored->cache, false).IgnoreError();  // the next step tries again
+    move_and_tell(restored->cache, false);
   } else {
     close(std::get<pipeline::FreeCache>(job.order).cache);
   }
@@ -159,12 +159,9 @@ void CacheJobs::share(const pipeline::ShareBlock& order) {
   lost_(order.id);
 }
 
-Status CacheJobs::move(pipeline::CacheId cache, bool to_host) {
+pipeline::CacheMoved CacheJobs::move(pipeline::CacheId cache, bool to_host) {
   const auto found = find(cache);
-  if (!found.ok()) {  // nothing is anywhere
-    if (moved_) moved_({cache, to_host, absl::OkStatus(), 0, {}});
-    return absl::OkStatus();
-  }
+  if (!found.ok()) return {cache, to_host, absl::OkStatus(), 0, {}};  // nothing is anywhere
   const SteadyClock clock;
   const TimePoint began = clock.now();
   const auto bytes = to_host ? engine_.spill(*found) : engine_.restore(*found);
@@ -173,9 +170,12 @@ Status CacheJobs::move(pipeline::CacheId cache, bool to_host) {
     not_restored_.erase(cache);
     if (!to_host && !bytes.ok()) not_restored_.insert(cache);
   }
-  const Status status = detached(bytes.status());
-  if (moved_) moved_({cache, to_host, status, bytes.ok() ? *bytes : 0, clock.now() - began});
-  return status;
+  return {cache, to_host, detached(bytes.status()), bytes.ok() ? *bytes : 0, clock.now() - began};
+}
+
+void CacheJobs::move_and_tell(pipeline::CacheId cache, bool to_host) {
+  const pipeline::CacheMoved moved = move(cache, to_host);
+  if (moved_) moved_(moved);
 }
 
 /// A cache that could not begin as ordered is opened anew when its session starts from nothing.
@@ -189,7 +189,7 @@ StatusOr<engine::CacheId> CacheJobs::cache_for(const pipeline::StepSegment& segm
   }
   if (on_host) {
     wait();  // one copy at a time
-    MESH_RETURN_IF_ERROR(move(segment.cache, false));
+    MESH_RETURN_IF_ERROR(move(segment.cache, false).status);
     on_host = false;
   }
   auto found = find(segment.cache);

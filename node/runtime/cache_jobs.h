@@ -28,7 +28,8 @@ class CacheJobs {
  public:
   /// Called when a block could not be kept.
   using Lost = std::function<void(pipeline::PrefixBlockId)>;
-  /// Called when a cache went to host memory or came back, or could not.
+  /// Called once for each SpillCache and RestoreCache: the cache went to host memory or came back, or could
+  /// not. Nobody hears of a way back that a step tries again.
   using Moved = std::function<void(const pipeline::CacheMoved&)>;
 
   CacheJobs(engine::Engine& engine, Lost lost, Moved moved);
@@ -44,7 +45,8 @@ class CacheJobs {
                                       const std::shared_ptr<const engine::Shard>& shard, bool& on_host);
   /// Returns when everything was carried out.
   void wait();
-  /// Nothing waits or is under way, what Lost and Moved are told within included.
+  /// Nothing waits or is under way, what Lost and Moved are told within included, and no cache has yet to
+  /// come back: no step will wait for a copy.
   bool idle() const;
 
   /// Waits for the copy under way; of what waits only caches are freed.
@@ -57,7 +59,8 @@ class CacheJobs {
   StatusOr<engine::CacheId> begin(const CacheJob& job, const pipeline::BeginCache& order);
   void share(const pipeline::ShareBlock& order);
   void close(pipeline::CacheId cache);
-  Status move(pipeline::CacheId cache, bool to_host);
+  pipeline::CacheMoved move(pipeline::CacheId cache, bool to_host);
+  void move_and_tell(pipeline::CacheId cache, bool to_host);
   StatusOr<engine::CacheId> find(pipeline::CacheId cache) const;  ///< kNotFound: it never began
 
   engine::Engine& engine_;

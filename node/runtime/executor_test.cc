@@ -153,7 +153,7 @@ TEST(Executor, ACacheWithoutRoomOnItsWayBackFailsItsStepsAndComesBackLater) {
   ASSERT_TRUE(back.status.ok()) << back.status;
   EXPECT_EQ(back.token->token, FakeEngine::expected({4, 5}, {Steps::kAll}, 1)[0]);
   steps.stop();
-  EXPECT_EQ(moves, (std::vector<std::string>{"out", "in failed", "in failed", "in"}));
+  EXPECT_EQ(moves, (std::vector<std::string>{"out", "in failed"})) << "one for each order";
 }
 
 /// An executor over an engine whose device runs two steps, one of each session.
