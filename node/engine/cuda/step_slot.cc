@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -62,11 +63,11 @@ PinnedBytes::~PinnedBytes() {
   cudaFreeHost(data_);
 }
 
-std::byte* PinnedBytes::at_least(std::uint64_t bytes) {
+std::byte* PinnedBytes::at_least(std::uint64_t bytes, std::uint64_t most) {
   if (bytes <= bytes_) return data_;
   cudaFreeHost(std::exchange(data_, nullptr));
   bytes_ = 0;
-  const std::uint64_t size = std::bit_ceil(bytes);
+  const std::uint64_t size = std::max(bytes, std::min(std::bit_ceil(bytes), most));
   check(cudaMallocHost(reinterpret_cast<void**>(&data_), size));
   bytes_ = size;
   return data_;
@@ -133,12 +134,23 @@ void StepSlot::fetch_head(const StageBatch& batch, std::size_t first, std::size_
     check(cudaMemcpyAsync(results_->best + first, from.best, count * sizeof(Best), cudaMemcpyDeviceToHost,
                           stream));
   }
+  if (first == 0) logits_from_ = 0;
+  const auto wanted = [&](std::size_t begin, std::size_t end) {
+    const auto some = std::span(batch.sampled).subspan(begin, end - begin);
+    return static_cast<std::size_t>(
+        std::ranges::count_if(some, [](const StageSampled& one) { return one.logits != nullptr; }));
+  };
+  if (wanted(first, first + count) == 0) return;
+  constexpr std::size_t kMost = kHeadBatch;
+  if (wanted(logits_from_, first + count) > kMost) {
+    check(cudaEventRecord(ended_, stream));
+    check(cudaEventSynchronize(ended_));
+    give_logits(batch, first);
+  }
   const auto row_bytes = static_cast<std::size_t>(vocab) * sizeof(float);
-  const auto wanted = static_cast<std::size_t>(
-      std::ranges::count_if(batch.sampled, [](const StageSampled& one) { return one.logits != nullptr; }));
-  if (wanted == 0) return;
-  std::byte* pinned = logits_.at_least(wanted * row_bytes);
-  for (std::size_t i = 0; i < first; ++i) pinned += batch.sampled[i].logits != nullptr ? row_bytes : 0;
+  const std::size_t rows = std::min(wanted(0, batch.sampled.size()), kMost);
+  std::byte* pinned =
+      logits_.at_least(rows * row_bytes, kMost * row_bytes) + wanted(logits_from_, first) * row_bytes;
   for (std::size_t i = 0; i < count; ++i) {
     if (batch.sampled[first + i].logits == nullptr) continue;
     check(cudaMemcpyAsync(pinned, from.logits + i * static_cast<std::size_t>(vocab), row_bytes,
@@ -178,15 +190,22 @@ void StepSlot::deliver(StageBatch& batch) {
     if (bytes > 0) std::copy_n(at, bytes, static_cast<std::byte*>(segment.out));
     at += bytes;
   }
-  const std::byte* logits = logits_.at_least(0);
   for (std::size_t i = 0; i < batch.sampled.size(); ++i) {
     StageSampled& one = batch.sampled[i];
     const Best& best = results_->best[i];
     one.finite = best.id >= 0, one.id = best.id, one.logprob = best.logprob;
+  }
+  give_logits(batch, batch.sampled.size());
+}
+
+void StepSlot::give_logits(const StageBatch& batch, std::size_t end) {
+  const auto bytes = static_cast<std::size_t>(vocab_) * sizeof(float);
+  const std::byte* from = logits_.at_least(0);
+  for (; logits_from_ < end; ++logits_from_) {
+    const StageSampled& one = batch.sampled[logits_from_];
     if (one.logits == nullptr) continue;
-    const auto bytes = static_cast<std::size_t>(vocab_) * sizeof(float);
-    std::memcpy(one.logits, logits, bytes);
-    logits += bytes;
+    std::memcpy(one.logits, from, bytes);
+    from += bytes;
   }
 }
 

@@ -9,13 +9,13 @@
 
 namespace mesh::engine::cuda {
 
-/// Page-locked host memory that grows; what it held is then gone.
+/// Page-locked host memory that grows, by doubling up to `most`; what it held is then gone.
 class PinnedBytes {
  public:
   PinnedBytes() = default;
   ~PinnedBytes();
   PinnedBytes(const PinnedBytes&) = delete;
-  std::byte* at_least(std::uint64_t bytes);
+  std::byte* at_least(std::uint64_t bytes, std::uint64_t most = ~std::uint64_t{0});
 
  private:
   std::byte* data_ = nullptr;
@@ -38,7 +38,8 @@ class StepSlot {
   /// The rows of x [rows, H] that are wanted; in `narrowed` they are left in bfloat16.
   void fetch_hidden(const Launch& launch, const StageBatch& batch, std::int64_t hidden, const float* x,
                     void* narrowed);
-  /// sampled[first, first + count) as the head has left them, with the logits that are wanted.
+  /// sampled[first, first + count) as the head has left them, with the logits that are wanted: of kHeadBatch
+  /// rows at most without waiting, then those that the host has not taken yet are waited for.
   void fetch_head(const StageBatch& batch, std::size_t first, std::size_t count, const StepBuffers& from,
                   std::int64_t vocab, cudaStream_t stream);
   /// What results are left, of `rows` rows; then the forward is under way.
@@ -50,10 +51,14 @@ class StepSlot {
 
  private:
   void deliver(StageBatch& batch);
+  /// The logits of sampled[logits_from_, end), which have come, to where they are wanted.
+  void give_logits(const StageBatch& batch, std::size_t end);
 
   StepBuffers::HostTables* tables_ = nullptr;
   StepBuffers::HostResults* results_ = nullptr;
-  PinnedBytes sent_, fetched_, logits_;
+  PinnedBytes sent_, fetched_;
+  PinnedBytes logits_;           ///< of kHeadBatch rows at most
+  std::size_t logits_from_ = 0;  ///< the first of `sampled` whose logits were not given yet
   std::int64_t rows_ = 0, hidden_ = 0, vocab_ = 0;
   cudaEvent_t ended_ = nullptr;
   StepKind kind_{};
