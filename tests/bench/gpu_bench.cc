@@ -62,6 +62,33 @@ class Bench {
                      median(times), many, weight_bytes_ + many * context * kv_bytes_});
   }
 
+  /// Two sessions in turns, a step of one begun before that of the other ends: beside one session's step,
+  /// what the device waits for the host between two.
+  void in_turns(Position prompt, Position count) {
+    Sessions one(engine_, shard_, 1, prompt + count + 1), other(engine_, shard_, 1, prompt + count + 1);
+    for (Sessions* group : {&one, &other}) {
+      group->prefill(prompt, 128);
+      for (int i = 0; i < 4; ++i) group->decode();
+    }
+    std::vector<double> times;
+    for (int round = 0; round < settings_.rounds; ++round) {
+      limit_.pass();
+      one.back_to(prompt), other.back_to(prompt);
+      const double start = now();
+      one.begin_decode();
+      for (Position i = 0; i < count; ++i) {
+        other.begin_decode();
+        one.end_decode();
+        if (i + 1 < count) one.begin_decode();
+        other.end_decode();
+      }
+      times.push_back((now() - start) / (2 * count));
+    }
+    const double context = prompt + 0.5 * count;
+    rows_.push_back({fmt::format("decode, 2 sessions in turns, mean context {:.0f}", context), median(times),
+                     1, weight_bytes_ + context * kv_bytes_});
+  }
+
   void prefill(Position tokens, std::uint32_t chunk) {
     Sessions one(engine_, shard_, 1, tokens);
     std::vector<double> times;
@@ -132,6 +159,7 @@ void run(const Settings& settings) {
   };
   if (wanted("decode")) {
     for (const std::size_t sessions : settings.sessions) bench.decode(sessions, 128, 128);
+    bench.in_turns(128, 128);
   }
   if (wanted("long")) {
     bench.decode(1, 8192, 64);

@@ -63,13 +63,21 @@ class Sessions {
     position_ = tokens;
   }
   void decode() {
+    begin_decode();
+    end_decode();
+  }
+  /// Another group's step may be begun before this one ends.
+  void begin_decode() {
     std::vector<Segment> segments;
     for (std::size_t i = 0; i < caches_.size(); ++i) {
       Segment& segment = segments.emplace_back();
       segment.cache = caches_[i], segment.start = position_, segment.rows = 1;
       segment.ids = {feeds_[i]}, segment.want = Want::kTokens;
     }
-    const auto results = run(segments);
+    begun_ = must(engine_.begin(shard_, range_, std::move(segments)));
+  }
+  void end_decode() {
+    const auto results = checked(must(begun_->finish()));
     for (std::size_t i = 0; i < caches_.size(); ++i) feeds_[i] = results[i].tokens[0].id;
     ++position_;
   }
@@ -81,7 +89,9 @@ class Sessions {
     return static_cast<TokenId>((seed * 2654435761u + 12345u) % shard_->profile().vocab);
   }
   std::vector<SegmentResult> run(const std::vector<Segment>& segments) {
-    auto results = must(engine_.step(shard_, range_, segments));
+    return checked(must(engine_.step(shard_, range_, segments)));
+  }
+  static std::vector<SegmentResult> checked(std::vector<SegmentResult> results) {
     for (const SegmentResult& result : results) {
       if (!result.status.ok()) must(StatusOr<int>(result.status));
     }
@@ -93,6 +103,7 @@ class Sessions {
   LayerRange range_;
   std::vector<CacheId> caches_;
   std::vector<TokenId> feeds_;
+  std::unique_ptr<PendingStep> begun_;
   Position position_ = 0;
 };
 

@@ -44,6 +44,8 @@ struct Plan {
   bool single = true;  ///< every row is of a session of its own
   int tiles = 0, splits = 1;
   bool streams_codes = false;  ///< its products are those of few rows with codes
+  int head_rows = 0;           ///< of the first batch of rows that enter the head, padding included
+  bool head_in_place = false;  ///< they are the first rows, which the head's product can take as they lie
 };
 
 /// What x lacks yet: the next norm adds it.
@@ -69,7 +71,8 @@ class Stage final : public StageForward {
     products_.use_tensor_cores(options_.tensor_cores);
   }
 
-  bool takes(const StageModel& model) const override {
+  bool takes(StageModel& model) const override {
+    model.shape.quantised = has_codes(model);
     const StageShape& shape = model.shape;
     const auto pairs = static_cast<std::int64_t>(model.frequencies.size());
     const auto fits = [](const LinearWeight* weight) {
@@ -91,8 +94,7 @@ class Stage final : public StageForward {
     const Status status = guarded([&] {
       const c10::InferenceMode inference;
       const c10::cuda::CUDAStreamGuard guard(*stream_);
-      StageShape shape = model.shape;
-      shape.quantised = has_codes(model);
+      const StageShape& shape = model.shape;
       if (!buffers_ || !buffers_->serves(shape)) {
         for (StepSlot& slot : slots_) slot.finish(nullptr, clock_);
         graphs_.clear();
@@ -131,30 +133,42 @@ class Stage final : public StageForward {
     const Plan plan = fill_tables(model, batch);
     const int hidden = static_cast<int>(model.shape.hidden);
     StepSlot& slot = slot_of(batch);
-    slot.send_hidden(batch, hidden, buffers_->staging, launch_.stream);
     StepBuffers& to = *buffers_;
-    const StepTables tables = to.tables();
-    const CudaLinear* tokens = model.tokens == nullptr ? nullptr : &own(*model.tokens);
-    const bool plain = tokens != nullptr && !tokens->is_coded();
-    check(input_rows(launch_, tables, plain ? tokens->weight.data_ptr() : nullptr,
-                     tokens == nullptr ? CodedMatrix{} : tokens->coded, to.staging, to.x, plan.rows, hidden));
-    const auto pairs = static_cast<int>(model.frequencies.size());
-    if (pairs > 0) {
-      check(rotation_table(launch_, tables.rotary, to.frequencies(), model.rotation_scale, to.cos, to.sin,
-                           plan.rows, pairs));
-    }
+    slot.take_hidden(batch, hidden);
     GraphKey key{model.owner.get(),
                  model.first_layer,
                  static_cast<std::uint32_t>(model.layers.size()),
+                 static_cast<int>(batch.number % slots_.size()),
                  plan.single ? kRowLayers : kTileLayers,
                  plan.rows,
                  plan.tiles,
-                 plan.splits};
-    run_part(key, model, true, [&] { run_layers(model, plan); });
+                 plan.splits,
+                 plan.head_rows,
+                 plan.head_in_place};
+    run_part(key, model, true, [&] {
+      bring_in(model, plan, slot.tables());
+      run_layers(model, plan);
+      if (plan.head_rows > 0) enqueue_head(model, plan.head_rows, plan.head_in_place);
+      slot.fetch_results(launch_, plan.rows, plan.head_rows, to);
+    });
     slot.fetch_hidden(launch_, batch, hidden, to.x, to.narrowed[batch.number % slots_.size()]);
-    run_head(model, batch, key);
+    fetch_heads(model, batch, key);
     const StepKind kind{model.first_layer, std::ssize(model.layers), plan.rows, std::ssize(batch.sampled)};
-    slot.close(batch, std::ssize(batch.rotary), kind, to, launch_.stream);
+    slot.close(batch, std::ssize(batch.rotary), kind, launch_.stream);
+  }
+
+  void bring_in(const StageModel& model, const Plan& plan, const HostTables& host) {
+    StepInput input;
+    input.rows = plan.rows, input.tiles = plan.tiles, input.sampled = plan.head_rows;
+    input.hidden = static_cast<int>(model.shape.hidden);
+    if (model.tokens != nullptr) {
+      const CudaLinear& tokens = own(*model.tokens);
+      input.coded = tokens.coded;
+      if (!tokens.is_coded()) input.embedding = tokens.weight.data_ptr();
+    }
+    input.x = buffers_->x, input.cos = buffers_->cos, input.sin = buffers_->sin;
+    input.rotation_scale = model.rotation_scale, input.pairs = static_cast<int>(model.frequencies.size());
+    buffers_->begin(launch_, host, input);
   }
 
   StepSlot& slot_of(const StageBatch& batch) { return slots_[batch.number % slots_.size()]; }
@@ -166,7 +180,8 @@ class Stage final : public StageForward {
   }
 
   Plan fill_tables(const StageModel& model, const StageBatch& batch) {
-    StepBuffers::HostTables& host = slot_of(batch).tables();
+    HostTables& host = slot_of(batch).tables();
+    DeviceTables& device = host.device;
     Plan plan;
     int rows = 0;
     std::size_t blocks = 0;
@@ -177,37 +192,40 @@ class Stage final : public StageForward {
       TORCH_CHECK(rows + segment.rows <= kStageRows && blocks + segment.blocks.size() <= kStageBlocks,
                   "more rows or KV blocks than one forward takes");
       const int first_block = static_cast<int>(blocks);
-      for (std::byte* block : segment.blocks) host.blocks[blocks++] = block;
+      for (std::byte* block : segment.blocks) device.blocks[blocks++] = block;
       for (std::int64_t i = 0; i < segment.rows; ++i, ++rows) {
         host.ids[rows] = segment.hidden != nullptr ? (segment.hidden_bfloat16 ? kNarrowRow : kWideRow)
                                                    : segment.ids[static_cast<std::size_t>(i)];
         host.rotary[rows] = batch.rotary[static_cast<std::size_t>(rows)];
-        host.place[rows] = static_cast<int>(segment.start + i);
-        host.first_block[rows] = first_block;
+        device.place[rows] = static_cast<int>(segment.start + i);
+        device.first_block[rows] = first_block;
       }
       for (std::int64_t i = 0; i < segment.rows; i += kTileRows) {
-        host.tiles[plan.tiles++] = {static_cast<int>(rows - segment.rows + i),
-                                    static_cast<int>(std::min<std::int64_t>(kTileRows, segment.rows - i)),
-                                    static_cast<int>(segment.start + i), first_block,
-                                    static_cast<int>(segment.start)};
+        device.tiles[plan.tiles++] = {static_cast<int>(rows - segment.rows + i),
+                                      static_cast<int>(std::min<std::int64_t>(kTileRows, segment.rows - i)),
+                                      static_cast<int>(segment.start + i), first_block,
+                                      static_cast<int>(segment.start)};
       }
     }
+    host.block_count = static_cast<int>(blocks);
     plan.rows = padded(rows);
     for (; rows < plan.rows; ++rows) {
       host.ids[rows] = kNoRow;
       host.rotary[rows] = 0;
-      host.place[rows] = -1;
-      host.first_block[rows] = 0;
+      host.hidden[rows] = nullptr;
+      device.place[rows] = -1;
+      device.first_block[rows] = 0;
     }
-    std::ranges::fill(host.sampled, 0);  // the head's padding rows
-    std::ranges::transform(batch.sampled, host.sampled,
-                           [](const StageSampled& one) { return static_cast<int>(one.row); });
+    const auto padding = std::ranges::transform(batch.sampled, device.sampled, [](const StageSampled& one) {
+                           return static_cast<int>(one.row);
+                         }).out;
+    std::fill_n(padding, std::min<std::ptrdiff_t>(kHeadBatch, std::end(device.sampled) - padding), 0);
+    plan_head(model, batch, plan);
     std::ranges::copy(model.frequencies, host.frequencies);
     if (plan.single) plan.tiles = 0;
     plan.streams_codes =
         plan.rows <= kStreamRows && !model.layers.empty() && own(*model.layers.front().qkv).is_coded();
     plan.splits = choose_splits(model.shape, plan, most);
-    check(buffers_->send(host, blocks, launch_.stream));
     return plan;
   }
 
@@ -236,16 +254,29 @@ class Stage final : public StageForward {
   }
   bool on_warpgroups(const StageShape& shape) const { return options_.warpgroups && shape.head_dim >= 64; }
 
-  void run_head(const StageModel& model, StageBatch& batch, GraphKey key) {
+  static void plan_head(const StageModel& model, const StageBatch& batch, Plan& plan) {
+    const auto first =
+        std::span(batch.sampled).first(std::min<std::size_t>(kHeadBatch, batch.sampled.size()));
+    if (first.empty()) return;
+    plan.head_rows = padded(static_cast<int>(first.size()));
+    const int rows = std::min(plan.head_rows, static_cast<int>(first.size()));
+    plan.head_in_place = Products::can_stream(own(*model.head), plan.head_rows);
+    for (int i = 0; i < rows; ++i) plan.head_in_place &= first[static_cast<std::size_t>(i)].row == i;
+  }
+
+  /// What the first rows' head gave, and the head of the others.
+  void fetch_heads(const StageModel& model, StageBatch& batch, GraphKey key) {
     StepSlot& slot = slot_of(batch);
     for (std::size_t first = 0; first < batch.sampled.size(); first += kHeadBatch) {
-      const auto some = std::span(batch.sampled)
-                            .subspan(first, std::min<std::size_t>(kHeadBatch, batch.sampled.size() - first));
-      const int rows = padded(static_cast<int>(some.size()));
-      if (first > 0) check(buffers_->send_sampled(slot.tables(), first, some.size(), launch_.stream));
-      key.part = kHead, key.rows = rows, key.tiles = key.splits = 0;
-      run_part(key, model, false, [&] { enqueue_head(model, rows); });
-      slot.fetch_head(batch, first, some.size(), *buffers_, model.shape.vocab, launch_.stream);
+      const std::size_t count = std::min<std::size_t>(kHeadBatch, batch.sampled.size() - first);
+      if (first > 0) {
+        const int rows = padded(static_cast<int>(count));
+        buffers_->send_sampled(slot.tables(), first, count, launch_.stream);
+        key.part = kHead, key.rows = key.head_rows = rows, key.tiles = key.splits = 0,
+        key.head_in_place = false;
+        run_part(key, model, false, [&] { enqueue_head(model, rows, false); });
+      }
+      slot.fetch_head(batch, first, count, *buffers_, model.shape.vocab, launch_.stream);
     }
   }
 
@@ -367,13 +398,14 @@ class Stage final : public StageForward {
 
   void run_layers(const StageModel& model, const Plan& plan) {
     StepBuffers& to = *buffers_;
-    const int rows = plan.rows, hidden = static_cast<int>(model.shape.hidden);
+    const int rows = plan.rows;
     const bool streams = std::ranges::all_of(model.layers, [&](const StageLayer& layer) {
       return std::ranges::all_of(
           std::array{layer.qkv, layer.attention_out, layer.mlp_in, layer.mlp_out},
           [&](const LinearWeight* one) { return Products::can_stream(own(*one), rows); });
     });
     Pending pending;
+    launch_.overlap = false;  // the first one: those behind it read tables before they wait
     for (std::size_t i = 0; i < model.layers.size(); ++i) {
       const StageLayer& layer = model.layers[i];
       const AttentionRows attention = attention_of(model, layer, i);
@@ -382,6 +414,7 @@ class Stage final : public StageForward {
         const float* in_bias = bias_of(own(*layer.mlp_in));
         const float* down_bias = bias_of(own(*layer.mlp_out));
         stream(model, *layer.qkv, nullptr, to.x, layer.attention_norm, rows, StreamStore::kAssign, to.qkv);
+        launch_.overlap = options_.overlap;
         attend(model.shape, attention, plan);
         stream(model, *layer.attention_out, out_bias, to.attended, nullptr, rows, StreamStore::kAdd, to.x);
         stream(model, *layer.mlp_in, in_bias, to.x, layer.mlp_norm, rows, StreamStore::kSiluMul, to.gated);
@@ -389,6 +422,7 @@ class Stage final : public StageForward {
         continue;
       }
       add_and_norm(model, pending, layer.attention_norm, rows);
+      launch_.overlap = options_.overlap;
       product(*layer.qkv, to.normed, rows, to.qkv);
       attend(model.shape, attention, plan);
       add_product(*layer.attention_out, to.attended, rows, pending);
@@ -400,17 +434,23 @@ class Stage final : public StageForward {
       add_and_norm(model, pending, nullptr, rows);
       pending = {};
     }
-    check(finish_rows(launch_, to.x, nullptr, pending.bias, to.finite, rows, hidden));
+    check(finish_rows(launch_, to.x, nullptr, pending.bias, to.finite, rows,
+                      static_cast<int>(model.shape.hidden)));
+    launch_.overlap = options_.overlap;
   }
 
-  void enqueue_head(const StageModel& model, int rows) {
+  void enqueue_head(const StageModel& model, int rows, bool in_place) {
     StepBuffers& to = *buffers_;
-    check(norm_rows(launch_, to.x, nullptr, nullptr, model.final_norm, model.epsilon, to.tables().sampled,
-                    to.normed, rows, static_cast<int>(model.shape.hidden)));
-    if (Products::can_stream(own(*model.head), rows)) {
-      stream(model, *model.head, nullptr, to.normed, nullptr, rows, StreamStore::kAssign, to.logits);
+    if (in_place) {
+      stream(model, *model.head, nullptr, to.x, model.final_norm, rows, StreamStore::kAssign, to.logits);
     } else {
-      products_.multiply(launch_, own(*model.head), to.normed, rows, to.logits, at::kFloat);
+      check(norm_rows(launch_, to.x, nullptr, nullptr, model.final_norm, model.epsilon, to.tables().sampled,
+                      to.normed, rows, static_cast<int>(model.shape.hidden)));
+      if (Products::can_stream(own(*model.head), rows)) {
+        stream(model, *model.head, nullptr, to.normed, nullptr, rows, StreamStore::kAssign, to.logits);
+      } else {
+        products_.multiply(launch_, own(*model.head), to.normed, rows, to.logits, at::kFloat);
+      }
     }
     check(
         best_tokens(launch_, to.logits, rows, static_cast<int>(model.shape.vocab), to.best_scratch, to.best));

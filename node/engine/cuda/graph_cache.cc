@@ -6,7 +6,7 @@
 namespace mesh::engine::cuda {
 namespace {
 
-constexpr std::size_t kMostGraphs = 64;
+constexpr std::size_t kMostGraphs = 128;  // a shape has one for each of two slots
 
 }  // namespace
 

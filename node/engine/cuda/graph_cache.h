@@ -14,8 +14,11 @@ namespace mesh::engine::cuda {
 struct GraphKey {
   const void* owner = nullptr;
   std::uint32_t first_layer = 0, layers = 0;
-  int part = 0;  ///< layers or head
+  int slot = 0;  ///< whose tables are read and whose results written
+  int part = 0;  ///< layers, with a head behind them or not, or a head alone
   int rows = 0, tiles = 0, splits = 0;
+  int head_rows = 0;
+  bool head_in_place = false;
 
   auto operator<=>(const GraphKey&) const = default;
 };

@@ -25,7 +25,7 @@ class Pieces {
 
 struct Layout {
   float *x, *delta, *qkv, *logits, *cos, *sin, *sums;
-  void *normed, *q, *attended, *wide, *gated, *staging, *best_scratch, *tables, *narrowed[2];
+  void *normed, *q, *attended, *wide, *gated, *best_scratch, *tables, *narrowed[2];
   int* finite;
   unsigned* counters;
   Best* best;
@@ -39,7 +39,6 @@ Layout lay_out(const StageShape& shape, Pieces& pieces) {
   Layout layout{};
   layout.x = pieces.take<float>(rows * shape.hidden * 4);
   layout.delta = pieces.take<float>(rows * shape.hidden * 4);
-  layout.staging = pieces.take<void>(rows * shape.hidden * 4);
   layout.normed = pieces.take<void>(rows * shape.hidden * 2);
   layout.qkv = pieces.take<float>(rows * width * 4);
   layout.q = pieces.take<void>(rows * queries * 2);
@@ -53,11 +52,9 @@ Layout lay_out(const StageShape& shape, Pieces& pieces) {
   layout.counters = pieces.take<unsigned>(rows * shape.query_heads * 4);
   layout.best_scratch = pieces.take<void>(static_cast<std::int64_t>(best_scratch_bytes(kHeadBatch)));
   for (void*& narrowed : layout.narrowed) narrowed = pieces.take<void>(rows * shape.hidden * 2);
-  static_assert(offsetof(StepBuffers::HostResults, best) == kStageRows * sizeof(int));
-  static_assert(kStageRows * sizeof(int) % 256 == 0, "best begins where finite ends");
   layout.finite = pieces.take<int>(rows * 4);
   layout.best = pieces.take<Best>(rows * static_cast<std::int64_t>(sizeof(Best)));
-  layout.tables = pieces.take<void>(sizeof(StepBuffers::HostTables));
+  layout.tables = pieces.take<void>(sizeof(HostTables));
   return layout;
 }
 
@@ -88,36 +85,35 @@ StepBuffers::StepBuffers(const StageShape& shape) : shape_(shape) {
   const Layout layout = lay_out(shape, pieces);
   x = layout.x, delta = layout.delta, qkv = layout.qkv, logits = layout.logits;
   cos = layout.cos, sin = layout.sin, normed = layout.normed, q = layout.q;
-  attended = layout.attended, wide = layout.wide, gated = layout.gated, staging = layout.staging;
+  attended = layout.attended, wide = layout.wide, gated = layout.gated;
   std::ranges::copy(layout.narrowed, narrowed);
   best_scratch = layout.best_scratch, finite = layout.finite, best = layout.best;
   scratch = {layout.sums, layout.counters};
   device_ = static_cast<HostTables*>(layout.tables);
 }
 
-cudaError_t StepBuffers::send(const HostTables& host, std::size_t block_count, cudaStream_t stream) {
-  const std::size_t bytes = offsetof(HostTables, blocks) + block_count * sizeof(std::byte*);
-  return cudaMemcpyAsync(device_, &host, bytes, cudaMemcpyHostToDevice, stream);
+void StepBuffers::begin(const Launch& launch, const HostTables& host, StepInput input) {
+  input.host = &host, input.device = device_, input.copied = input.rows > kReadRows;
+  if (input.copied) {
+    constexpr std::size_t kBytes = offsetof(HostTables, device) + offsetof(DeviceTables, blocks);
+    check(cudaMemcpyAsync(device_, &host, kBytes, cudaMemcpyHostToDevice, launch.stream));
+  }
+  check(begin_step(launch, input));
 }
 
-cudaError_t StepBuffers::send_sampled(const HostTables& host, std::size_t first, std::size_t count,
-                                      cudaStream_t stream) {
-  return cudaMemcpyAsync(device_->sampled, host.sampled + first, count * sizeof(int), cudaMemcpyHostToDevice,
-                         stream);
+void StepBuffers::send_sampled(const HostTables& host, std::size_t first, std::size_t count,
+                               cudaStream_t stream) {
+  check(cudaMemcpyAsync(device_->device.sampled, host.device.sampled + first, count * sizeof(int),
+                        cudaMemcpyHostToDevice, stream));
 }
 
 StepTables StepBuffers::tables() const {
-  return {.ids = device_->ids,
-          .rotary = device_->rotary,
-          .place = device_->place,
-          .first_block = device_->first_block,
-          .tiles = device_->tiles,
-          .sampled = device_->sampled,
-          .blocks = device_->blocks};
-}
-
-const float* StepBuffers::frequencies() const {
-  return device_->frequencies;
+  const DeviceTables& device = device_->device;
+  return {.place = device.place,
+          .first_block = device.first_block,
+          .tiles = device.tiles,
+          .sampled = device.sampled,
+          .blocks = device.blocks};
 }
 
 }  // namespace mesh::engine::cuda

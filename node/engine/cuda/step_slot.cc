@@ -14,47 +14,23 @@
 namespace mesh::engine::cuda {
 namespace {
 
-/// Whether and how hidden states of a segment cross between host and device.
-enum class Way : std::uint8_t { kNone, kNarrow, kWide };
-
-Way way_in(const StageSegment& segment) {
-  if (segment.hidden == nullptr || segment.hidden_on_device) return Way::kNone;
-  return segment.hidden_bfloat16 ? Way::kNarrow : Way::kWide;
+std::size_t row_bytes(std::int64_t hidden, bool bfloat16) {
+  return static_cast<std::size_t>(hidden) * (bfloat16 ? 2 : 4);
 }
-Way way_out(const StageSegment& segment) {
-  if (segment.out == nullptr) return Way::kNone;
-  return segment.out_bfloat16 ? Way::kNarrow : Way::kWide;
+std::size_t in_bytes(const StageSegment& segment, std::int64_t hidden) {
+  const bool crosses = segment.hidden != nullptr && !segment.hidden_on_device;
+  return crosses ? static_cast<std::size_t>(segment.rows) * row_bytes(hidden, segment.hidden_bfloat16) : 0;
 }
-std::size_t bytes_of(std::int64_t rows, std::int64_t hidden, Way way) {
-  return static_cast<std::size_t>(rows * hidden * (way == Way::kNone ? 0 : way == Way::kNarrow ? 2 : 4));
+std::size_t out_bytes(const StageSegment& segment, std::int64_t hidden) {
+  const bool crosses = segment.out != nullptr;
+  return crosses ? static_cast<std::size_t>(segment.rows) * row_bytes(hidden, segment.out_bfloat16) : 0;
 }
-
-/// Rows of neighbouring segments that go the same way, and where they begin in page-locked memory, in which
-/// the rows that cross lie without gaps.
-struct Run {
-  Way way = Way::kNone;
-  std::int64_t row = 0, rows = 0;
-  std::size_t place = 0;
-};
-
-std::vector<Run> runs_of(const StageBatch& batch, std::int64_t hidden, Way (*way_of)(const StageSegment&)) {
-  std::vector<Run> runs;
-  Run next;
-  for (const StageSegment& segment : batch.segments) {
-    next.way = way_of(segment), next.rows = segment.rows;
-    if (runs.empty() || runs.back().way != next.way) {
-      runs.push_back(next);
-    } else {
-      runs.back().rows += segment.rows;
-    }
-    next.row += segment.rows;
-    next.place += bytes_of(segment.rows, hidden, next.way);
-  }
-  std::erase_if(runs, [](const Run& run) { return run.way == Way::kNone; });
-  return runs;
-}
-std::size_t bytes_of(const std::vector<Run>& runs, std::int64_t hidden) {
-  return runs.empty() ? 0 : runs.back().place + bytes_of(runs.back().rows, hidden, runs.back().way);
+/// Of all segments, which lie in page-locked memory without gaps.
+std::size_t bytes_of(const StageBatch& batch, std::int64_t hidden,
+                     std::size_t (*of)(const StageSegment&, std::int64_t)) {
+  std::size_t bytes = 0;
+  for (const StageSegment& segment : batch.segments) bytes += of(segment, hidden);
+  return bytes;
 }
 
 }  // namespace
@@ -74,8 +50,8 @@ std::byte* PinnedBytes::at_least(std::uint64_t bytes, std::uint64_t most) {
 }
 
 StepSlot::StepSlot() {
-  check(cudaMallocHost(reinterpret_cast<void**>(&tables_), sizeof(StepBuffers::HostTables)));
-  check(cudaMallocHost(reinterpret_cast<void**>(&results_), sizeof(StepBuffers::HostResults)));
+  check(cudaMallocHost(reinterpret_cast<void**>(&tables_), sizeof(HostTables)));
+  check(cudaMallocHost(reinterpret_cast<void**>(&results_), sizeof(HostResults)));
   check(cudaEventCreateWithFlags(&ended_, cudaEventDisableTiming | cudaEventBlockingSync));
 }
 
@@ -85,52 +61,54 @@ StepSlot::~StepSlot() {
   cudaFreeHost(results_);
 }
 
-void StepSlot::send_hidden(const StageBatch& batch, std::int64_t hidden, void* staging, cudaStream_t stream) {
-  const std::vector<Run> runs = runs_of(batch, hidden, way_in);
-  const std::size_t pitch = bytes_of(1, hidden, Way::kWide);
-  std::byte* to = static_cast<std::byte*>(staging);
-  std::byte* const pinned = sent_.at_least(bytes_of(runs, hidden));
-  std::byte* at = pinned;
+void StepSlot::take_hidden(const StageBatch& batch, std::int64_t hidden) {
+  std::byte* at = sent_.at_least(bytes_of(batch, hidden, in_bytes));
+  const std::byte** row = tables_->hidden;
   for (const StageSegment& segment : batch.segments) {
-    const auto rows = static_cast<std::size_t>(segment.rows);
-    if (segment.hidden_on_device) {
-      const std::size_t width = bytes_of(1, hidden, Way::kNarrow);
-      check(
-          cudaMemcpy2DAsync(to, pitch, segment.hidden, width, width, rows, cudaMemcpyDeviceToDevice, stream));
+    const auto* from = static_cast<const std::byte*>(segment.hidden);
+    if (const std::size_t bytes = in_bytes(segment, hidden); bytes > 0) {
+      std::copy_n(from, bytes, at);
+      from = at;
+      at += bytes;
     }
-    to += rows * pitch;
-    const std::size_t bytes = bytes_of(segment.rows, hidden, way_in(segment));
-    if (bytes > 0) at = std::copy_n(static_cast<const std::byte*>(segment.hidden), bytes, at);
-  }
-  for (const Run& run : runs) {
-    const std::size_t width = bytes_of(1, hidden, run.way);
-    check(cudaMemcpy2DAsync(static_cast<std::byte*>(staging) + static_cast<std::size_t>(run.row) * pitch,
-                            pitch, pinned + run.place, width, width, static_cast<std::size_t>(run.rows),
-                            cudaMemcpyHostToDevice, stream));
+    for (std::int64_t i = 0; i < segment.rows; ++i, ++row) {
+      *row = from;
+      if (from != nullptr) from += row_bytes(hidden, segment.hidden_bfloat16);
+    }
   }
 }
 
 void StepSlot::fetch_hidden(const Launch& launch, const StageBatch& batch, std::int64_t hidden,
                             const float* x, void* narrowed) {
   hidden_ = hidden;
-  const std::vector<Run> runs = runs_of(batch, hidden, way_out);
-  std::byte* const pinned = fetched_.at_least(bytes_of(runs, hidden));
-  for (const Run& run : runs) {
-    const void* from = x + run.row * hidden;
-    if (run.way == Way::kNarrow) {
-      void* to = static_cast<std::byte*>(narrowed) + bytes_of(run.row, hidden, Way::kNarrow);
-      check(narrow_values(launch, x + run.row * hidden, to, run.rows * hidden));
-      from = to;
+  std::byte* at = fetched_.at_least(bytes_of(batch, hidden, out_bytes));
+  const auto& segments = batch.segments;
+  std::int64_t row = 0;
+  for (auto first = segments.begin(); first != segments.end();) {
+    // Neighbours that want the same go together.
+    const auto like_first = [&](const StageSegment& one) {
+      return (one.out != nullptr) == (first->out != nullptr) && one.out_bfloat16 == first->out_bfloat16;
+    };
+    const auto last = std::find_if_not(first, segments.end(), like_first);
+    std::int64_t rows = 0;
+    for (auto one = first; one != last; ++one) rows += one->rows;
+    const std::size_t bytes =
+        first->out == nullptr ? 0 : static_cast<std::size_t>(rows) * row_bytes(hidden, first->out_bfloat16);
+    if (bytes > 0 && first->out_bfloat16) {
+      void* const to =
+          static_cast<std::byte*>(narrowed) + static_cast<std::size_t>(row) * row_bytes(hidden, true);
+      check(narrow_values(launch, x + row * hidden, to, at, rows * hidden));
+    } else if (bytes > 0) {
+      check(cudaMemcpyAsync(at, x + row * hidden, bytes, cudaMemcpyDeviceToHost, launch.stream));
     }
-    check(cudaMemcpyAsync(pinned + run.place, from, bytes_of(run.rows, hidden, run.way),
-                          cudaMemcpyDeviceToHost, launch.stream));
+    at += bytes, row += rows, first = last;
   }
 }
 
 void StepSlot::fetch_head(const StageBatch& batch, std::size_t first, std::size_t count,
                           const StepBuffers& from, std::int64_t vocab, cudaStream_t stream) {
   vocab_ = vocab;
-  if (batch.sampled.size() > kHeadBatch) {  // else close() brings it
+  if (first > 0) {  // else fetch_results() brings it
     check(cudaMemcpyAsync(results_->best + first, from.best, count * sizeof(Best), cudaMemcpyDeviceToHost,
                           stream));
   }
@@ -159,13 +137,11 @@ void StepSlot::fetch_head(const StageBatch& batch, std::size_t first, std::size_
   }
 }
 
-void StepSlot::close(StageBatch& batch, std::int64_t rows, const StepKind& kind, const StepBuffers& from,
-                     cudaStream_t stream) {
-  const bool with_best = !batch.sampled.empty() && batch.sampled.size() <= kHeadBatch;
-  const std::size_t bytes =
-      with_best ? offsetof(StepBuffers::HostResults, best) + batch.sampled.size() * sizeof(Best)
-                : static_cast<std::size_t>(rows) * sizeof(int);
-  check(cudaMemcpyAsync(results_, from.finite, bytes, cudaMemcpyDeviceToHost, stream));
+void StepSlot::fetch_results(const Launch& launch, int rows, int sampled, const StepBuffers& from) {
+  check(end_step(launch, from.finite, rows, from.best, sampled, results_));
+}
+
+void StepSlot::close(StageBatch& batch, std::int64_t rows, const StepKind& kind, cudaStream_t stream) {
   check(cudaEventRecord(ended_, stream));
   const std::lock_guard lock(mutex_);
   batch_ = &batch;
@@ -186,7 +162,7 @@ void StepSlot::deliver(StageBatch& batch) {
   batch.finite.assign(results_->finite, results_->finite + rows_);
   const std::byte* at = fetched_.at_least(0);
   for (const StageSegment& segment : batch.segments) {
-    const std::size_t bytes = bytes_of(segment.rows, hidden_, way_out(segment));
+    const std::size_t bytes = out_bytes(segment, hidden_);
     if (bytes > 0) std::copy_n(at, bytes, static_cast<std::byte*>(segment.out));
     at += bytes;
   }

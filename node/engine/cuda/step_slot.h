@@ -30,11 +30,11 @@ class StepSlot {
   ~StepSlot();
   StepSlot(const StepSlot&) = delete;
 
-  StepBuffers::HostTables& tables() { return *tables_; }
+  HostTables& tables() { return *tables_; }
 
   // Enqueue; check() throws.
-  /// Hidden states to `staging`, each row 4 · H bytes after the one before.
-  void send_hidden(const StageBatch& batch, std::int64_t hidden, void* staging, cudaStream_t stream);
+  /// Hidden states where begin_step() finds them: tables().hidden says where each row lies.
+  void take_hidden(const StageBatch& batch, std::int64_t hidden);
   /// The rows of x [rows, H] that are wanted; in `narrowed` they are left in bfloat16.
   void fetch_hidden(const Launch& launch, const StageBatch& batch, std::int64_t hidden, const float* x,
                     void* narrowed);
@@ -42,9 +42,10 @@ class StepSlot {
   /// rows at most without waiting, then those that the host has not taken yet are waited for.
   void fetch_head(const StageBatch& batch, std::size_t first, std::size_t count, const StepBuffers& from,
                   std::int64_t vocab, cudaStream_t stream);
-  /// What results are left, of `rows` rows; then the forward is under way.
-  void close(StageBatch& batch, std::int64_t rows, const StepKind& kind, const StepBuffers& from,
-             cudaStream_t stream);
+  /// What the layers and the head's first `sampled` rows gave; no later launch of the forward changes it.
+  void fetch_results(const Launch& launch, int rows, int sampled, const StepBuffers& from);
+  /// The forward, of `rows` rows, is under way.
+  void close(StageBatch& batch, std::int64_t rows, const StepKind& kind, cudaStream_t stream);
 
   /// Waits for the forward under way, if it is `batch`'s (null: whosever), and fills its results. Any thread.
   void finish(const StageBatch* batch, StepClock& clock);
@@ -54,8 +55,8 @@ class StepSlot {
   /// The logits of sampled[logits_from_, end), which have come, to where they are wanted.
   void give_logits(const StageBatch& batch, std::size_t end);
 
-  StepBuffers::HostTables* tables_ = nullptr;
-  StepBuffers::HostResults* results_ = nullptr;
+  HostTables* tables_ = nullptr;
+  HostResults* results_ = nullptr;
   PinnedBytes sent_, fetched_;
   PinnedBytes logits_;           ///< of kHeadBatch rows at most
   std::size_t logits_from_ = 0;  ///< the first of `sampled` whose logits were not given yet

@@ -92,8 +92,8 @@ struct StageCounts {
 class StageForward {
  public:
   virtual ~StageForward() = default;
-  /// Whether it can run this model; if not, the ops do.
-  virtual bool takes(const StageModel& model) const = 0;
+  /// Whether it can run this model; if not, the ops do. Fills in shape.quantised.
+  virtual bool takes(StageModel& model) const = 0;
   /// Enqueues: appends the rows' keys and values, runs the layers and the head on the sampled rows, behind
   /// the forwards begun before. Input is taken in before it returns; the batch and what it points to for
   /// results must stay until finish(). Two forwards are under way at most: the third begin() waits for the

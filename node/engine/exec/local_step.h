@@ -50,6 +50,7 @@ class LocalStep final : public PendingStep {
   StatusOr<std::vector<SegmentResult>> finish() override;
 
   const LoadedShard& shard() const { return *shard_; }
+  const std::shared_ptr<const LoadedShard>& shard_handle() const { return shard_; }
   std::span<const Segment> segments() const { return segments_; }
   SegmentResult& result(std::size_t index) { return results_[index]; }
   std::vector<LiveSegment>& live() { return live_; }

@@ -1,6 +1,14 @@
 #include "node/engine/exec/stage_batch.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace mesh::engine {
+namespace {
+
+constexpr std::size_t kMostModels = 16;
+
+}  // namespace
 
 StageShape stage_shape(const DecoderSpec& spec) {
   return {.hidden = spec.hidden,
@@ -41,6 +49,26 @@ std::optional<StageModel> stage_model(const LoadedShard& shard, const LayerRange
   if (shard.tokens) model.tokens = shard.tokens->matrix.get();
   if (shard.final_norm) model.final_norm = shard.final_norm->norm.weight_data();
   if (shard.head_matrix) model.head = shard.head_matrix->matrix.get();
+  return model;
+}
+
+std::optional<StageModel> StageModels::find(const StageForward& stage,
+                                            const std::shared_ptr<const LoadedShard>& shard,
+                                            const LayerRange& range) {
+  const auto found = std::ranges::find_if(
+      entries_, [&](const Entry& entry) { return entry.range == range && entry.shard.lock() == shard; });
+  if (found != entries_.end()) {
+    std::rotate(found, found + 1, entries_.end());
+  } else {
+    std::erase_if(entries_, [](const Entry& entry) { return entry.shard.expired(); });
+    if (entries_.size() >= kMostModels) entries_.erase(entries_.begin());
+    Entry entry{shard, range, stage_model(*shard, range)};
+    if (entry.model && !stage.takes(*entry.model)) entry.model.reset();
+    if (entry.model) entry.model->owner.reset();
+    entries_.push_back(std::move(entry));
+  }
+  std::optional<StageModel> model = entries_.back().model;
+  if (model) model->owner = shard->decoder;
   return model;
 }
 

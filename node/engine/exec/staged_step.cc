@@ -14,14 +14,12 @@ const void* hidden_of(const LiveSegment& live) {
 
 }  // namespace
 
-std::optional<StageModel> StepRunner::staged(const LocalStep& step, const LayerRange& range) const {
+std::optional<StageModel> StepRunner::staged(const LocalStep& step, const LayerRange& range) {
   const StageForward* stage = ops_.stage();
   if (stage == nullptr || observer_ != nullptr) return std::nullopt;
   if (std::ranges::any_of(step.segments(), [](const Segment& one) { return one.mask.has_value(); }))
     return std::nullopt;
-  std::optional<StageModel> model = stage_model(step.shard(), range);
-  if (model && !stage->takes(*model)) model.reset();
-  return model;
+  return models_.find(*stage, step.shard_handle(), range);
 }
 
 Status StepRunner::begin_staged(LocalStep& step, const StageModel& model, std::span<LiveSegment> live) {

@@ -6,6 +6,7 @@
 #include "node/engine/cache/cache_table.h"
 #include "node/engine/device/stage_forward.h"
 #include "node/engine/exec/local_step.h"
+#include "node/engine/exec/stage_batch.h"
 #include "node/engine/exec/workspace.h"
 #include "node/engine/weights/parts.h"
 
@@ -41,7 +42,7 @@ class StepRunner {
   Status try_forward(LocalStep& step, const LayerRange& range, const StageModel* model,
                      std::span<LiveSegment> live);
   /// The model for the device's own forward, when it has one that takes the model and these segments.
-  std::optional<StageModel> staged(const LocalStep& step, const LayerRange& range) const;
+  std::optional<StageModel> staged(const LocalStep& step, const LayerRange& range);
   Status begin_staged(LocalStep& step, const StageModel& model, std::span<LiveSegment> live);
   Status compute(const LoadedShard& shard, const LayerRange& range, std::span<LiveSegment> live);
   Status read_input(Forward& forward, const LoadedShard& shard, std::span<const LiveSegment> live,
@@ -54,6 +55,7 @@ class StepRunner {
   CacheTable& caches_;
   OperationObserver* const observer_;
   Workspace workspace_;
+  StageModels models_;
   std::atomic<std::uint64_t> op_forwards_ = 0;
 };
 

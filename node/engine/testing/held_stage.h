@@ -32,7 +32,7 @@ class HeldStage final : public StageForward {
   /// How many segments took their input from the device.
   int handed_over() const { return handed_over_; }
 
-  bool takes(const StageModel&) const override { return true; }
+  bool takes(StageModel&) const override { return true; }
   StageCounts counts() const override { return {}; }
   Status begin(const StageModel& model, StageBatch& batch) override {
     if (before_begin_) std::exchange(before_begin_, {})();

@@ -4,7 +4,9 @@
 namespace mesh::engine::cuda {
 namespace {
 
-constexpr int kThreads = 256, kPieces = 16;  // blocks of one row
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kPieces = 64;  // blocks of one row: two for each lane of the warp that joins them
+constexpr int kLoads = 8;    // of a thread at a time
 
 /// Of a part of a row: the best value and its lowest id, Σ exp(value − best), whether all values are finite.
 struct Part {
@@ -36,40 +38,62 @@ __device__ Part join_lanes(Part part) {
   return part;
 }
 
-__global__ void find_best(const float* logits, int vocab, Scratch* scratch, Best* best) {
-  __shared__ Part warps[kThreads / 32];
-  wait_for_previous_launch();
-  let_next_launch_begin();
-  const int row = blockIdx.y, length = (vocab + kPieces - 1) / kPieces;
-  const int first = blockIdx.x * length, last = min(vocab, first + length);
-  const float* values = logits + std::int64_t{row} * vocab;
-  Part part{-INFINITY, 0x7fffffff, 0, 1};
-  for (int i = first + threadIdx.x; i < last; i += kThreads) {
-    const float value = __ldcg(values + i);
-    part.finite &= isfinite(value) ? 1 : 0;
-    if (value > part.best) {
-      part.mass = part.mass == 0 ? 1 : part.mass * expf(part.best - value) + 1;
-      part.best = value;
-      part.id = i;
-    } else {
-      part.mass += expf(value - part.best);
+__device__ Part part_at(const Scratch& scratch, int index) {
+  const int4 words = __ldcg(reinterpret_cast<const int4*>(&scratch.parts[index]));
+  return {__int_as_float(words.x), words.y, __int_as_float(words.z), words.w};
+}
+
+/// The next kLoads values of the thread, `values` [count] from `at` on.
+__device__ void take(Part& part, const float* values, int at, int count) {
+  float loaded[kLoads];
+  float best = -INFINITY;
+#pragma unroll
+  for (int i = 0; i < kLoads; ++i) {
+    const bool there = at + i * kThreads < count;
+    loaded[i] = there ? __ldcg(values + at + i * kThreads) : -INFINITY;
+    if (there) part.finite &= isfinite(loaded[i]) ? 1 : 0;
+    best = fmaxf(best, loaded[i]);
+  }
+  if (best == -INFINITY) return;
+  if (best > part.best) {
+    part.mass = part.mass == 0 ? 0 : part.mass * expf(part.best - best);
+    part.best = best;
+#pragma unroll
+    for (int i = kLoads - 1; i >= 0; --i) {
+      if (loaded[i] == best) part.id = at + i * kThreads;
     }
   }
+#pragma unroll
+  for (int i = 0; i < kLoads; ++i) part.mass += expf(loaded[i] - part.best);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    find_best(const float* logits, int vocab, Scratch* scratch, Best* best) {
+  __shared__ Part warps[kWarps];
+  wait_for_previous_launch();
+  let_next_launch_begin();
+  const int row = blockIdx.y, length = (vocab + kPieces - 1) / kPieces, lane = threadIdx.x % 32;
+  const int first = blockIdx.x * length, last = min(vocab, first + length);
+  const Part none{-INFINITY, 0x7fffffff, 0, 1};
+  Part part = none;
+  for (int at = first + static_cast<int>(threadIdx.x); at < last; at += kThreads * kLoads)
+    take(part, logits + std::int64_t{row} * vocab, at, last);
   part = join_lanes(part);
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = part;
+  if (lane == 0) warps[threadIdx.x / 32] = part;
   __syncthreads();
-  if (threadIdx.x != 0) return;
-  for (int i = 1; i < kThreads / 32; ++i) part = join(part, warps[i]);
+  if (threadIdx.x >= 32) return;
+  part = join_lanes(lane < kWarps ? warps[lane] : none);
   Scratch& shared = scratch[row];
-  shared.parts[blockIdx.x] = part;
-  __threadfence();
-  if (atomicAdd(&shared.done, 1u) + 1 < kPieces) return;
-  __threadfence();
-  part = shared.parts[0];
-  for (int i = 1; i < kPieces; ++i) {
-    const volatile Part& other = shared.parts[i];
-    part = join(part, {other.best, other.id, other.mass, other.finite});
+  bool ends = false;
+  if (lane == 0) {
+    shared.parts[blockIdx.x] = part;
+    __threadfence();
+    ends = atomicAdd(&shared.done, 1u) + 1 == kPieces;
   }
+  if (!__shfl_sync(~0u, ends, 0)) return;
+  __threadfence();
+  part = join_lanes(join(part_at(shared, lane), part_at(shared, lane + 32)));
+  if (lane != 0) return;
   shared.done = 0;
   best[row] = {part.finite != 0 ? part.id : -1, -logf(part.mass)};
 }

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "node/engine/cuda/kernels/kernels_fixture.h"
+#include "node/engine/cuda/kernels/step_ends.h"
 #include "node/engine/ops/quantise.h"
 
 // Products of quantised matrices against float64 sums over the weights that their codes mean
@@ -263,11 +264,14 @@ TEST_F(Kernels, DequantisedWeightsAreTheCodesBitForBit) {
 TEST_F(Kernels, InputRowsOfACodedEmbeddingAreItsWeights) {
   for (const MatrixFormat format : kFormats) {
     const Coded coded(format, 20, 128, normal(20 * 128));
-    DeviceArray<int> ids(std::vector<int>{19, kNoRow, 4});
-    DeviceArray<float> staging(3 * 128), x(3 * 128);
-    StepTables tables;
-    tables.ids = ids.data();
-    done(input_rows(launch_, tables, nullptr, coded.matrix(), staging.data(), x.data(), 3, 128));
+    HostArray<HostTables> host;
+    host->block_count = 0;
+    host->ids[0] = 19, host->ids[1] = kNoRow, host->ids[2] = 4;
+    DeviceArray<HostTables> tables(1);
+    DeviceArray<float> x(3 * 128);
+    StepInput input{.host = host.data(), .device = tables.data(), .rows = 3, .hidden = 128};
+    input.coded = coded.matrix(), input.x = x.data();
+    done(begin_step(launch_, input));
     const std::vector<float> rows = x.host();
     for (std::size_t i = 0; i < 128; ++i) {
       ASSERT_EQ(rows[i], coded.weights[19 * 128 + i]);

@@ -44,6 +44,24 @@ class DeviceArray {
   std::size_t count_ = 0;
 };
 
+/// Page-locked host memory, every byte 0xff.
+template <class T>
+class HostArray {
+ public:
+  explicit HostArray(std::size_t count = 1) {
+    if (cudaMallocHost(reinterpret_cast<void**>(&data_), count * sizeof(T)) != cudaSuccess) data_ = nullptr;
+    std::memset(static_cast<void*>(data_), 0xff, count * sizeof(T));
+  }
+  ~HostArray() { cudaFreeHost(data_); }
+  HostArray(const HostArray&) = delete;
+  T* data() { return data_; }
+  T* operator->() { return data_; }
+  T& operator[](std::size_t index) { return data_[index]; }
+
+ private:
+  T* data_ = nullptr;
+};
+
 /// To nearest even.
 inline std::uint16_t bf16(double value) {
   const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));

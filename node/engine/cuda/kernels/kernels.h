@@ -38,17 +38,12 @@ struct Tile {
 
 /// The step's rows, in device memory at addresses that do not change.
 struct StepTables {
-  const int* ids = nullptr;          ///< [T] token, or one of kNarrowRow, kWideRow, kNoRow
-  const int* rotary = nullptr;       ///< [T] rotary position
   const int* place = nullptr;        ///< [T] position in the cache; −1: a padding row
   const int* first_block = nullptr;  ///< [T] the row's session's first entry in `blocks`
   const Tile* tiles = nullptr;       ///< rows 0: no tile
   const int* sampled = nullptr;      ///< [R] rows that enter the head
   std::byte* const* blocks = nullptr;
 };
-inline constexpr int kNarrowRow = -1;  ///< a hidden state in bfloat16
-inline constexpr int kWideRow = -2;    ///< a hidden state in float32
-inline constexpr int kNoRow = -3;      ///< padding: zeros
 
 /// A layer's part of a session's KV block: keys [kv_heads, 128, head_dim] at layer_offset, then the values.
 struct KvShape {
@@ -67,13 +62,6 @@ struct HeadPreparation {
   int pairs = 0;  ///< a multiple of 8, 2 · pairs ≤ head_dim
 };
 
-/// x [T, H] ← embedding rows [V, H] in bfloat16, or those of `coded` where it has rows; or hidden states of
-/// `staging`, each row 4 · H bytes after the one before.
-cudaError_t input_rows(const Launch& launch, const StepTables& tables, const void* embedding,
-                       const CodedMatrix& coded, const void* staging, float* x, int rows, int hidden);
-/// cos, sin [T, pairs] of rotary position · frequency (a float32 product), times scale.
-cudaError_t rotation_table(const Launch& launch, const int* positions, const float* frequencies, float scale,
-                           float* cos, float* sin, int rows, int pairs);
 /// x += delta + bias (each may be null), then out ← bfloat16(x / rms(x) · weight). With `sampled` row i of
 /// out comes from row sampled[i], and delta must be null.
 cudaError_t norm_rows(const Launch& launch, float* x, const float* delta, const float* bias,
@@ -82,8 +70,6 @@ cudaError_t norm_rows(const Launch& launch, float* x, const float* delta, const 
 /// x += delta + bias (may be null); finite[row] ← whether all values of the row are.
 cudaError_t finish_rows(const Launch& launch, float* x, const float* delta, const float* bias, int* finite,
                         int rows, int hidden);
-/// to ← bfloat16(from), `count` values, a multiple of 8.
-cudaError_t narrow_values(const Launch& launch, const float* from, void* to, std::int64_t count);
 /// out [T, I] ← silu(x[:, :I] + bias) · (x[:, I:] + bias); x [T, 2·I] bfloat16.
 cudaError_t silu_mul_rows(const Launch& launch, const void* x, const float* bias, void* out, int rows,
                           int inner);

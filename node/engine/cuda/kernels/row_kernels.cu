@@ -1,44 +1,12 @@
-#include "node/engine/cuda/kernels/codes.cuh"
+#include "node/engine/cuda/kernels/device.cuh"
 #include "node/engine/cuda/kernels/launch.cuh"
 #include "node/engine/cuda/kernels/normal_pair.cuh"
 
-// What works on one row at a time: input, rotation table, norms, activation.
+// What works on one row at a time: norms, activation.
 namespace mesh::engine::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-
-__global__ void read_rows(const StepTables tables, const Bf* embedding, const CodedMatrix coded,
-                          const std::byte* staging, float* x, int hidden) {
-  wait_for_previous_launch();
-  let_next_launch_begin();
-  const int row = blockIdx.x, id = tables.ids[row];
-  const std::byte* from = staging + std::int64_t{row} * hidden * 4;
-  for (int i = threadIdx.x; i < hidden; i += blockDim.x) {
-    float value = 0;
-    if (id >= 0) {
-      value = coded.rows != nullptr ? coded_weight(coded, id, i)
-                                     : __bfloat162float(embedding[std::int64_t{id} * hidden + i]);
-    }
-    if (id == kNarrowRow) value = __bfloat162float(reinterpret_cast<const Bf*>(from)[i]);
-    if (id == kWideRow) value = reinterpret_cast<const float*>(from)[i];
-    x[std::int64_t{row} * hidden + i] = value;
-  }
-}
-
-__global__ void rotate_table(const int* positions, const float* frequencies, float scale, float* cos,
-                             float* sin, int pairs) {
-  wait_for_previous_launch();
-  let_next_launch_begin();
-  const int row = blockIdx.x;
-  for (int i = threadIdx.x; i < pairs; i += blockDim.x) {
-    const float angle = static_cast<float>(positions[row]) * frequencies[i];
-    double s = 0, c = 0;
-    sincos(static_cast<double>(angle), &s, &c);
-    cos[row * pairs + i] = static_cast<float>(c) * scale;
-    sin[row * pairs + i] = static_cast<float>(s) * scale;
-  }
-}
 
 __device__ float4 plus(const float4& a, const float4& b) {
   return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
@@ -134,15 +102,6 @@ __global__ void gate_rows(const Bf* x, const float* bias, Bf* out, int inner) {
   *reinterpret_cast<uint4*>(out + row * inner + at) = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-__global__ void round_values(const float* from, Bf* to, std::int64_t count) {
-  wait_for_previous_launch();
-  let_next_launch_begin();
-  const std::int64_t at = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * 4;
-  if (at >= count) return;
-  const float4 value = __ldcg(reinterpret_cast<const float4*>(from + at));
-  *reinterpret_cast<uint2*>(to + at) = make_uint2(narrow(value.x, value.y), narrow(value.z, value.w));
-}
-
 __global__ void normal_values(void* values, bool bfloat16, std::int64_t count, std::uint64_t seed,
                               float deviation) {
   const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
@@ -165,17 +124,6 @@ dim3 blocks(int count) {
 
 }  // namespace
 
-cudaError_t input_rows(const Launch& launch, const StepTables& tables, const void* embedding,
-                       const CodedMatrix& coded, const void* staging, float* x, int rows, int hidden) {
-  return enqueue(launch, read_rows, blocks(rows), kThreads, 0, tables, static_cast<const Bf*>(embedding),
-                 coded, static_cast<const std::byte*>(staging), x, hidden);
-}
-
-cudaError_t rotation_table(const Launch& launch, const int* positions, const float* frequencies, float scale,
-                           float* cos, float* sin, int rows, int pairs) {
-  return enqueue(launch, rotate_table, blocks(rows), 64, 0, positions, frequencies, scale, cos, sin, pairs);
-}
-
 cudaError_t norm_rows(const Launch& launch, float* x, const float* delta, const float* bias,
                       const float* weight, float epsilon, const int* sampled, void* out, int rows,
                       int hidden) {
@@ -193,11 +141,6 @@ cudaError_t silu_mul_rows(const Launch& launch, const void* x, const float* bias
   const dim3 grid(static_cast<unsigned>((inner / 8 + kThreads - 1) / kThreads), static_cast<unsigned>(rows));
   return enqueue(launch, gate_rows, grid, kThreads, 0, static_cast<const Bf*>(x), bias, static_cast<Bf*>(out),
                  inner);
-}
-
-cudaError_t narrow_values(const Launch& launch, const float* from, void* to, std::int64_t count) {
-  return enqueue(launch, round_values, blocks(static_cast<int>((count / 4 + kThreads - 1) / kThreads)),
-                 kThreads, 0, from, static_cast<Bf*>(to), count);
 }
 
 cudaError_t fill_normal(cudaStream_t stream, void* values, bool bfloat16, std::int64_t count,
