@@ -116,6 +116,15 @@ TEST_F(StepsUnderWay, OneThatIsDroppedWaitsAndLetsItsCachesGo) {
   EXPECT_TRUE(caches_.trim(cache, 0).ok());
 }
 
+TEST_F(StepsUnderWay, WhatIsRememberedOfAShardForItsNextStepDoesNotKeepIt) {
+  const CacheId cache = open(first_);
+  ASSERT_TRUE((*begin(first_, {ids_to_hidden(cache, {5})})->finish())[0].status.ok());
+  ASSERT_TRUE((*begin(first_, {ids_to_hidden(cache, {6}, 1)})->finish())[0].status.ok());
+  const std::weak_ptr<const DecoderSpec> weights = shard_->decoder;
+  shard_.reset();
+  EXPECT_TRUE(weights.expired());
+}
+
 TEST_F(StepsUnderWay, AStageIsHandedTheRowsOfTheOneBeforeWithoutTheHost) {
   ops_.held().hold(true);
   const auto first = begin(first_, {ids_to_hidden(open(first_), {2}), ids_to_hidden(open(first_), {5, 6})});
