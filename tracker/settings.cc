@@ -105,7 +105,7 @@ void declare_tracker_settings(config::Settings& settings, TrackerSettings& value
                "answers of one API key, running and waiting; more get 429; 0: no limit of its own")
       .integer("queue-depth", values.queue_depth, 0, 100'000,
                "requests that wait for their turn or for room; more get 429; 0: none waits for its turn")
-      .duration("queue-wait", values.queue_wait, "how long a request waits in the queue, then it gets 503")
+      .duration("queue-wait", values.queue_wait, "how long a request waits in the queue, then it gets 429")
       .integer("session-tokens", values.session_tokens, 0, kMostSessionTokens,
                "tokens of all sessions for which nodes' memory is planned")
       .secret("api-key", values.api_key,

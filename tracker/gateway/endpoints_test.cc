@@ -158,6 +158,18 @@ TEST_F(EndpointsTest, StopStringIsNeverShownAcrossTokensAndClosesTheSession) {
   EXPECT_TRUE(backend.answer->closed());
 }
 
+TEST_F(EndpointsTest, StopStringThatOnlyTheEndCompletesIsTheReason) {
+  // The first bytes of a character are text, U+FFFD, when nothing follows them.
+  for (const char* streaming : {"", R"(,"stream":true)"}) {
+    backend.script = backend.spell("the \xf0\x9f\x99\x82");
+    backend.script.pop_back();
+    backend.script.emplace_back(End{absl::OkStatus(), EndReason::kLength});
+    const auto response = chat(std::string(R"(,"stop":["\ufffd"])") + streaming);
+    const json::Value body = *streaming == 0 ? parsed(response.body) : events(streamed(response)).back();
+    EXPECT_EQ(at(body, "/choices/0/finish_reason"), "\"stop\"");
+  }
+}
+
 TEST_F(EndpointsTest, FailureBeforeTheStreamIsAnHttpError) {
   backend.script = {End{error(StatusCode::kUnavailable, "no route"), EndReason::kStop}};
   const auto response = chat(R"(,"stream":true)");

@@ -67,7 +67,8 @@ class Exchange {
         }
         const auto rest = text_.finish();
         if (!rest.ok()) return finish(net::error_response(rest.status()));
-        return finish(net::Response::json(job_.shape->whole(content + *rest, end->reason, usage())));
+        const EndReason reason = text_.stopped() ? EndReason::kStop : end->reason;
+        return finish(net::Response::json(job_.shape->whole(content + *rest, reason, usage())));
       }
       const auto piece = push(std::get<Token>(*next));
       if (!piece.ok()) return finish(net::error_response(piece.status()));
