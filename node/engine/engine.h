@@ -133,6 +133,21 @@ class SharedBlock {
   virtual ~SharedBlock() = default;
 };
 
+/// Bytes that caches and shared blocks may come to take, those that are open among them: loads are not given
+/// them. Dropped: what is open counts alone. One thread at a time.
+class CachePromise {
+ public:
+  virtual ~CachePromise() = default;
+  /// Less is always granted. kResourceExhausted with needed and free bytes: the promise is what it was.
+  virtual Status resize(std::uint64_t bytes) = 0;
+};
+
+/// Of engines that give memory to caches alone.
+class UncountedPromise final : public CachePromise {
+ public:
+  Status resize(std::uint64_t /*bytes*/) override { return absl::OkStatus(); }
+};
+
 struct SamplingParams {
   float temperature = 0;    ///< 0: greedy
   std::uint32_t top_k = 0;  ///< 0: all
@@ -244,6 +259,7 @@ struct MemoryUse {
   std::uint64_t working_bytes = 0;  ///< set aside for activations
   std::uint64_t spill_budget_bytes = 0;
   std::uint64_t spilled_bytes = 0;  ///< host memory of caches that left the device
+  /// What is promised to caches that are not open yet is among it.
   std::uint64_t free_bytes() const {
     const std::uint64_t used = weight_bytes + cache_bytes + working_bytes;
     return used >= budget_bytes ? 0 : budget_bytes - used;
@@ -294,6 +310,9 @@ class Engine {
     return shard.profile().kv_bytes_per_token(
         range, compute() == ComputeType::kFloat32 ? WeightFormat::kFloat32 : WeightFormat::kBfloat16);
   }
+  /// A promise of no bytes yet. What was promised adds up, and caches are opened out of it, whosever they are
+  /// (docs/engine-contract.md, Promised bytes).
+  virtual std::unique_ptr<CachePromise> promise_caches() { return std::make_unique<UncountedPromise>(); }
   /// Reserves the KV blocks of `max_positions` tokens. kResourceExhausted with needed and free bytes.
   virtual StatusOr<CacheId> open_cache(const std::shared_ptr<const Shard>& shard, const LayerRange& range,
                                        Position max_positions) = 0;

@@ -32,6 +32,18 @@ bool CacheRoom::takes(std::uint64_t bytes) const {
   return of_all_ <= all && bytes <= all - of_all_;
 }
 
+std::uint64_t CacheRoom::promised() const {
+  const std::uint64_t largest = sizes_.empty() ? 0 : *sizes_.rbegin();
+  const std::uint64_t beside = limits_.host_bytes / 2 < largest ? 0 : limits_.host_bytes - 2 * largest;
+  return std::max({on_device_, largest, of_all_ - std::min(of_all_, beside)});
+}
+
+std::uint64_t CacheRoom::waiting_bytes() const {
+  std::uint64_t sum = 0;
+  for (const auto& [order, cache] : waiting_) sum += bytes(cache);
+  return sum;
+}
+
 void CacheRoom::add(CacheId cache, std::uint64_t bytes, Place place, TimePoint now, Position to_compute) {
   Entry& entry = entries_[cache];
   entry.bytes = bytes;

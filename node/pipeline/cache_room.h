@@ -53,6 +53,11 @@ class CacheRoom {
   /// stay free in host memory, so that whoever has had its turn can always leave.
   bool takes(std::uint64_t bytes) const;
 
+  /// The least device_bytes() with which all that were taken keep the promise of takes().
+  std::uint64_t promised() const;
+  /// Of those that wait.
+  std::uint64_t waiting_bytes() const;
+
   /// A new cache that reserves `bytes` on the device, at kDevice or kNowhere. `to_compute`: tokens that it
   /// had before it was dropped.
   void add(CacheId cache, std::uint64_t bytes, Place place, TimePoint now, Position to_compute = 0);

@@ -49,6 +49,32 @@ TEST_F(CacheRoomTest, WithoutHostMemoryItTakesWhatFitsTheDevice) {
   EXPECT_FALSE(room.takes(~std::uint64_t{0}));
 }
 
+TEST_F(CacheRoomTest, WhatIsPromisedIsWhatTheDeviceMustLeaveForThoseThatWereTaken) {
+  CacheRoom alone = make(0);
+  EXPECT_EQ(alone.promised(), 0u);
+  alone.add(1, 60, Place::kNowhere, now);
+  alone.add(2, 30, Place::kNowhere, now);
+  EXPECT_EQ(alone.promised(), 90u) << "without host memory all of them at once";
+
+  CacheRoom room = make(200);
+  for (CacheId id = 1; id <= 2; ++id) room.add(id, 40, Place::kNowhere, now);
+  EXPECT_EQ(room.promised(), 40u) << "one after the other, the others in host memory";
+  add(room, 3, 40, 10);
+  add(room, 4, 40, 10);
+  EXPECT_EQ(room.promised(), 80u) << "two are there";
+  room.add(5, 20, Place::kNowhere, now);
+  room.add(6, 30, Place::kNowhere, now);
+  EXPECT_EQ(room.promised(), 90u) << "210, of which 200 − 2 · 40 find room in host memory";
+  room.set_device_bytes(91);
+  EXPECT_TRUE(room.takes(1));
+  room.set_device_bytes(90);
+  EXPECT_FALSE(room.takes(1)) << "90 is just what these need";
+  EXPECT_EQ(room.waiting_bytes(), 0u);
+  room.wait(5);
+  room.wait(6);
+  EXPECT_EQ(room.waiting_bytes(), 50u);
+}
+
 TEST_F(CacheRoomTest, HostMemoryTakesMoreButTwoOfTheLargestStayFree) {
   CacheRoom room = make(200);
   EXPECT_FALSE(room.takes(101)) << "alone it must fit the device";

@@ -23,6 +23,15 @@ wire::RenewReply HopTable::renew(const wire::RenewRequest& request, TimePoint no
 void HopTable::set_cache_bytes(std::uint64_t bytes) {
   impl_->set_cache_bytes(bytes);
 }
+std::uint64_t HopTable::promised_bytes() const {
+  return impl_->promised_bytes();
+}
+std::uint64_t HopTable::wanted_bytes() const {
+  return impl_->wanted_bytes();
+}
+void HopTable::withdraw(const wire::HopKey& hop) {
+  impl_->withdraw(hop);
+}
 bool HopTable::waits_for_room() const {
   return impl_->waits_for_room();
 }

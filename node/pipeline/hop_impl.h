@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <deque>
 #include <map>
@@ -90,6 +91,13 @@ class HopTable::Impl {
 
   // hop_room.cc
   void set_cache_bytes(std::uint64_t bytes) { room_.set_device_bytes(bytes); }
+  std::uint64_t promised_bytes() const {
+    return std::max(room_.on_device() + prefixes_.bytes(), room_.promised());
+  }
+  std::uint64_t wanted_bytes() const {
+    return std::max(room_.on_device() + prefixes_.bytes() + room_.waiting_bytes(), room_.promised());
+  }
+  void withdraw(const wire::HopKey& hop);
   bool waits_for_room() const { return room_.first_waiting().has_value(); }
   void cache_moved(const CacheMoved& moved);
   void prefix_lost(PrefixBlockId id) { prefixes_.lose(id); }

@@ -18,6 +18,17 @@ void HopTable::Impl::fit_prefixes() {
   if (prefixes_.bytes() > left) shrink_prefixes(prefixes_.bytes() - left);
 }
 
+void HopTable::Impl::withdraw(const wire::HopKey& hop) {
+  const auto at = sessions_.find(hop);
+  if (at == sessions_.end()) return;
+  const CacheId cache = at->second.cache;
+  end(at);
+  std::erase_if(orders_, [&](const CacheOrder& order) {
+    const auto* begins = std::get_if<BeginCache>(&order);
+    return begins != nullptr && begins->cache == cache;
+  });
+}
+
 void HopTable::Impl::let_in(TimePoint now) {
   turn_ends_.reset();
   for (const CacheId cache : room_.clear_held()) update_waiting(owner(cache));

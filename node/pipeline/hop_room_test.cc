@@ -126,6 +126,32 @@ TEST_F(HopRoom, WhatShardsAndOthersTakeIsNotPromised) {
   EXPECT_EQ(begin(2).code, wire::OpenCode::kNoRoom);
 }
 
+TEST_F(HopRoom, WhatSessionsArePromisedIsKnownUntilTheyEnd) {
+  for (std::uint8_t n = 1; n <= 3; ++n) ASSERT_TRUE(begin(n).opened());
+  EXPECT_EQ(room->promised_bytes(), 2 * kBlock) << "the third waits for a turn";
+  send(3, 1, 0, 100);
+  EXPECT_EQ(room->wanted_bytes(), 3 * kBlock);
+  end(1);
+  EXPECT_EQ(room->promised_bytes(), kBlock);
+  end(2);
+  EXPECT_EQ(room->promised_bytes(), kBlock) << "else the third could never come in";
+  end(3);
+  EXPECT_EQ(room->promised_bytes(), 0u);
+}
+
+TEST_F(HopRoom, AnOpeningThatIsWithdrawnLeavesNothing) {
+  ASSERT_TRUE(begin(1).opened());
+  note_orders();
+  take_log();
+  ASSERT_TRUE(begin(2).opened());
+  room->withdraw({session(2), 4});
+  EXPECT_EQ(room->promised_bytes(), kBlock);
+  EXPECT_EQ(room->stats().sessions, 1u);
+  note_orders();
+  EXPECT_EQ(take_log(), "free; ") << "it did not begin";
+  EXPECT_TRUE(begin(2).opened()) << "in the same generation";
+}
+
 TEST_F(HopRoom, AThirdSessionWaitsForItsTurnAndTheOthersComeBack) {
   for (std::uint8_t n = 1; n <= 3; ++n) ASSERT_TRUE(begin(n).opened());
   for (std::uint8_t n = 1; n <= 3; ++n) send(n, 1, 0, 100);

@@ -123,6 +123,12 @@ class HopTable {
   /// What weights, steps and others leave of the device for caches and kept prompts; before open(), and
   /// before next_step() while waits_for_room().
   void set_cache_bytes(std::uint64_t bytes);
+  /// What of the device is promised to sessions and taken by kept prompts; and what that may come to with
+  /// next_step(), set_cache_bytes() allowing.
+  std::uint64_t promised_bytes() const;
+  std::uint64_t wanted_bytes() const;
+  /// Right after open(): what that promised is not to be had. As if the session had never been.
+  void withdraw(const wire::HopKey& hop);
   /// A session has work whose cache is not on the device.
   bool waits_for_room() const;
   /// While draining, openings of sessions that are not here yet are refused.

@@ -45,7 +45,7 @@ class FakeShard final : public engine::Shard {
   const engine::ModelProfile& profile() const override { return profile_; }
   const engine::ShardSpec& spec() const override { return spec_; }
   const ModelIdentity& identity() const override { return identity_; }
-  std::uint64_t bytes() const override { return 4096; }
+  std::uint64_t bytes() const override { return FakeEngine::kShardBytes; }
 
  private:
   const engine::ModelProfile profile_ = FakeEngine::profile();
@@ -123,6 +123,37 @@ void FakeEngine::set_budget(std::uint64_t bytes) {
   budget_ = bytes;
 }
 
+void FakeEngine::refuse_promises(bool refuse) {
+  const std::lock_guard lock(mutex_);
+  refuse_promises_ = refuse;
+}
+
+class FakeEngine::Promise final : public engine::CachePromise {
+ public:
+  explicit Promise(FakeEngine& engine) : engine_(engine) {}
+  ~Promise() override {
+    const std::lock_guard lock(engine_.mutex_);
+    engine_.promised_ -= bytes_;
+  }
+  Status resize(std::uint64_t bytes) override {
+    const std::lock_guard lock(engine_.mutex_);
+    const std::uint64_t all = engine_.promised_ - bytes_ + bytes;
+    if (bytes > bytes_ && (engine_.refuse_promises_ || all + engine_.loaded_ > engine_.budget_))
+      return error(StatusCode::kResourceExhausted, "caches need {} bytes", bytes);
+    engine_.promised_ = all;
+    bytes_ = bytes;
+    return absl::OkStatus();
+  }
+
+ private:
+  FakeEngine& engine_;
+  std::uint64_t bytes_ = 0;
+};
+
+std::unique_ptr<engine::CachePromise> FakeEngine::promise_caches() {
+  return std::make_unique<Promise>(*this);
+}
+
 std::uint64_t FakeEngine::open_caches() const {
   const std::lock_guard lock(mutex_);
   return caches_.size();
@@ -132,7 +163,14 @@ StatusOr<std::shared_ptr<const engine::Shard>> FakeEngine::load(hub::Checkpoint&
                                                                 const ModelIdentity& identity,
                                                                 const engine::ShardSpec& spec,
                                                                 const engine::ProgressCallback& progress) {
-  if (progress && !progress({false, 4096, 4096})) return error(StatusCode::kCancelled, "cancelled");
+  {
+    const std::lock_guard lock(mutex_);
+    if (promised_ + loaded_ + kShardBytes > budget_)
+      return error(StatusCode::kResourceExhausted, "the shard needs {} bytes", kShardBytes);
+    loaded_ += kShardBytes;
+  }
+  if (progress && !progress({false, kShardBytes, kShardBytes}))
+    return error(StatusCode::kCancelled, "cancelled");
   return make_shard(identity, spec);
 }
 
@@ -216,6 +254,7 @@ engine::MemoryUse FakeEngine::memory() const {
   const std::lock_guard lock(mutex_);
   engine::MemoryUse use;
   use.budget_bytes = budget_;
+  use.weight_bytes = loaded_;
   use.caches = caches_.size();
   use.cache_blocks = caches_.size();
   use.cache_bytes = caches_.size() * 4096;

@@ -42,7 +42,11 @@ class FakeEngine final : public engine::Engine {
   std::vector<std::string> log() const;
   /// The next step fails as a whole, or one segment of it.
   void fail_next_step(Status status);
+  /// Loads and promises are counted against it; a shard takes kShardBytes.
   void set_budget(std::uint64_t bytes);
+  static constexpr std::uint64_t kShardBytes = 4096;
+  /// Promises of more are refused, as if something had taken the memory just before.
+  void refuse_promises(bool refuse);
   void fail_restores(bool fail);
   /// While closed, caches that go to host memory or come back wait at it.
   void set_copy_gate(bool open);
@@ -58,6 +62,7 @@ class FakeEngine final : public engine::Engine {
   StatusOr<std::shared_ptr<const engine::Shard>> load(hub::Checkpoint&, const ModelIdentity& identity,
                                                       const engine::ShardSpec& spec,
                                                       const engine::ProgressCallback& progress) override;
+  std::unique_ptr<engine::CachePromise> promise_caches() override;
   StatusOr<engine::CacheId> open_cache(const std::shared_ptr<const engine::Shard>&, const LayerRange& range,
                                        Position max_positions) override;
   Status trim(engine::CacheId cache, Position position) override;
@@ -86,6 +91,7 @@ class FakeEngine final : public engine::Engine {
     bool on_host = false;
   };
   class HeldStep;
+  class Promise;
   StatusOr<std::vector<engine::SegmentResult>> run_when_open(std::span<const engine::Segment> segments);
   engine::SegmentResult run(Cache& cache, const engine::Segment& segment);
 
@@ -99,6 +105,8 @@ class FakeEngine final : public engine::Engine {
   bool gate_ = true, copy_gate_ = true;
   bool restores_fail_ = false;
   std::uint64_t budget_ = std::uint64_t{1} << 30;
+  std::uint64_t loaded_ = 0, promised_ = 0;  ///< bytes
+  bool refuse_promises_ = false;
   Status fail_;
   std::uint64_t last_cache_ = 0;
   std::map<engine::CacheId, Cache> caches_;

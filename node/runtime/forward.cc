@@ -43,14 +43,19 @@ StatusOr<ForwardSessions::Session> ForwardSessions::open(const std::shared_ptr<c
   session.identity = request.identity;
   session.bytes =
       kv_blocks(positions) * kKvBlockTokens * engine_.cache_bytes_per_token(*shard, request.range);
-  bytes_ += session.bytes;  // before the engine counts it: openings never find more free than there is
-  const auto cache = engine_.open_cache(shard, request.range, positions);
-  if (!cache.ok()) {
-    bytes_ -= session.bytes;
-    return cache.status();
+  session.promise = engine_.promise_caches();
+  bytes_ += session.bytes;  // before it is promised: openings never find more free than there is
+  Status status = session.promise->resize(session.bytes);
+  if (status.ok()) {
+    auto cache = engine_.open_cache(shard, request.range, positions);
+    if (cache.ok()) {
+      session.cache = *cache;
+      return session;
+    }
+    status = cache.status();
   }
-  session.cache = *cache;
-  return session;
+  bytes_ -= session.bytes;
+  return status;
 }
 
 void ForwardSessions::close(const Session& session) {

@@ -34,6 +34,7 @@ class ForwardSessions {
     ModelIdentity identity;
     TimePoint used;
     std::uint64_t bytes = 0;
+    std::shared_ptr<engine::CachePromise> promise;  ///< of these
   };
   StatusOr<Session> open(const std::shared_ptr<const engine::Shard>& shard, const ForwardRequest& request,
                          Position positions);

@@ -59,7 +59,7 @@ TEST_F(ForwardTest, ANamedSessionGoesOnWhereItWas) {
 
 TEST_F(ForwardTest, WhatItsSessionsHoldIsNotPromisedToOpenings) {
   // 4,096 positions of three layers take 192 bytes each.
-  first_.engine().set_budget(std::uint64_t{4096 + 1024} * 192);
+  first_.engine().set_budget(FakeEngine::kShardBytes + std::uint64_t{4096 + 1024} * 192);
   ForwardRequest head = request({0, 3});
   head.session = "debug";
   head.ids = prompt_;

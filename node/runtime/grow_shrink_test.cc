@@ -50,6 +50,7 @@ class NumberedSteps final : public engine::Engine {
                                                       const engine::ProgressCallback& progress) override {
     return inner_->load(checkpoint, identity, spec, progress);
   }
+  std::unique_ptr<engine::CachePromise> promise_caches() override { return inner_->promise_caches(); }
   std::uint64_t cache_bytes_per_token(const engine::Shard& shard, const LayerRange& range) const override {
     return inner_->cache_bytes_per_token(shard, range);
   }

@@ -92,7 +92,15 @@ wire::OpenReply NodeRuntime::open(const wire::OpenRequest& request) {
 wire::OpenReply NodeRuntime::open_here(const wire::OpenRequest& request) {
   const auto view = shard_view(request);
   table_.set_cache_bytes(cache_bytes());
-  const wire::OpenReply reply = table_.open(request, view, now());
+  const std::uint64_t before = table_.promised_bytes();
+  wire::OpenReply reply = table_.open(request, view, now());
+  if (const std::uint64_t needed = table_.promised_bytes(); needed > before) {
+    // A load or a forward may have taken it since cache_bytes().
+    if (const Status promised = promise(needed); !promised.ok()) {
+      table_.withdraw(request.key());
+      reply = refused(wire::OpenCode::kNoRoom, std::string(message_of(promised)));
+    }
+  }
   if (const auto keys = table_.keys(request.key())) {
     book_.set(request.key(), {*keys, request.identity, request.range, request.takes_ids});
   }
@@ -123,6 +131,22 @@ std::optional<pipeline::ShardView> NodeRuntime::shard_view(const wire::OpenReque
   view.max_tokens = profile.max_positions;
   view.ends_model = request.range.end == profile.layer_count();
   return view;
+}
+
+Status NodeRuntime::promise(std::uint64_t bytes) {
+  if (bytes == promised_) return absl::OkStatus();
+  MESH_RETURN_IF_ERROR(promise_->resize(bytes));
+  promised_ = bytes;
+  return absl::OkStatus();
+}
+
+void NodeRuntime::claim_room() {
+  std::uint64_t bytes = cache_bytes();
+  while (!promise(std::max(promised_, std::min(bytes, table_.wanted_bytes()))).ok()) {
+    const std::uint64_t less = cache_bytes();  // taken meanwhile
+    bytes = less < bytes ? less : promised_;
+  }
+  table_.set_cache_bytes(bytes);
 }
 
 std::uint64_t NodeRuntime::cache_bytes() const {
@@ -189,6 +213,7 @@ void NodeRuntime::pump() {
   send_frames();
   send_to_heads();
   if (!orders_.empty()) executor_.carry_out(orders_);
+  promise(table_.promised_bytes()).IgnoreError();  // sessions have ended; what kept prompts lack will be free
   TimePoint next = std::min(table_.next_wakeup().value_or(next_second_), next_second_);
   if (steps_.size() < engine_->steps_at_once()) next = std::min(next, table_.ahead_from().value_or(next));
   alarm_.set(next);
@@ -222,7 +247,7 @@ void NodeRuntime::take_orders() {
 }
 
 bool NodeRuntime::begin_step() {
-  if (table_.waits_for_room()) table_.set_cache_bytes(cache_bytes());
+  if (table_.waits_for_room()) claim_room();
   auto work = table_.next_step(now());
   take_orders();  // who was let in for it
   if (!work) return false;
@@ -369,6 +394,7 @@ bool NodeRuntime::offer_part(hub::Checkpoint& files, const ModelIdentity& identi
 bool NodeRuntime::let_prefixes_go() {
   const auto freed = ask([this] {
     const std::uint64_t bytes = table_.shrink_prefixes(~std::uint64_t{0});
+    promise(table_.promised_bytes()).IgnoreError();
     take_orders();
     executor_.carry_out(orders_);
     return bytes;

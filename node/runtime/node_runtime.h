@@ -76,6 +76,10 @@ class NodeRuntime final : public Node, private LaneEvents {
   void every_second();
   wire::OpenReply open_here(const wire::OpenRequest& request);
   void warm_lanes(const wire::OpenRequest& request);
+  /// Has the engine keep `bytes` for the table's caches and kept prompts.
+  Status promise(std::uint64_t bytes);
+  /// Tells the table what it may use, and has as much kept as sessions that wait may take at once.
+  void claim_room();
   /// What shards, steps and forwards leave of the engine's memory for the table's caches and kept prompts.
   std::uint64_t cache_bytes() const;
   std::optional<pipeline::ShardView> shard_view(const wire::OpenRequest& request) const;
@@ -86,6 +90,8 @@ class NodeRuntime final : public Node, private LaneEvents {
   const NodeOptions options_;
   const SteadyClock clock_;
   std::unique_ptr<engine::Engine> engine_;
+  const std::unique_ptr<engine::CachePromise> promise_ = engine_->promise_caches();
+  std::uint64_t promised_ = 0;  ///< with it
   ShardSet shards_;
   SessionBook book_;
   pipeline::HopTable table_;

@@ -19,6 +19,15 @@ namespace {
 
 constexpr std::uint64_t kLeftFree = std::uint64_t{1} << 30;
 
+class LocalPromise final : public CachePromise {
+ public:
+  explicit LocalPromise(MemoryBudget& budget) : promise_(budget) {}
+  Status resize(std::uint64_t bytes) override { return promise_.resize(bytes); }
+
+ private:
+  MemoryBudget::Promise promise_;
+};
+
 class LocalEngine final : public Engine {
  public:
   LocalEngine(std::unique_ptr<DeviceOps> ops, Device device, ComputeType compute, std::uint64_t budget,
@@ -68,6 +77,8 @@ class LocalEngine final : public Engine {
     const std::int64_t block = ops_->kv_block_bytes(layout.kv_heads, layout.head_dim, layout.element);
     return range.size() * static_cast<std::uint64_t>(block) / kKvBlockTokens;
   }
+
+  std::unique_ptr<CachePromise> promise_caches() override { return std::make_unique<LocalPromise>(budget_); }
 
   StatusOr<CacheId> open_cache(const std::shared_ptr<const Shard>& shard, const LayerRange& range,
                                Position max_positions) override {
@@ -237,7 +248,8 @@ StatusOr<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
     }
   }
   if (!ops) {
-    MESH_ASSIGN_OR_RETURN(ops, make_cpu_ops(options.threads, compute == ComputeType::kBfloat16, options.cpu_path));
+    MESH_ASSIGN_OR_RETURN(ops,
+                          make_cpu_ops(options.threads, compute == ComputeType::kBfloat16, options.cpu_path));
   }
   const std::uint64_t free = ops->free_memory();
   const std::uint64_t budget =

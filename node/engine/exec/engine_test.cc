@@ -53,6 +53,27 @@ TEST_F(EngineTest, ARowIsTheSameToTheBitBesideAnyOtherRows) {
   EXPECT_EQ((*results)[3].logits, alone);
 }
 
+TEST_F(EngineTest, ALoadIsNotGivenWhatCachesWerePromised) {
+  const auto checkpoint = open_checkpoint(folder_);
+  const ShardSpec spec = shard_of(shard_->profile(), all_);
+  const auto fresh = cpu_engine(ComputeType::kFloat32);
+  const ShardNeeds needs = *fresh->shard_needs(*checkpoint, {}, spec);
+  const auto engine = Engine::create({.device = Device::kCpu,
+                                      .compute = ComputeType::kFloat32,
+                                      .threads = 1,
+                                      .memory_bytes = needs.total() + 1'000'000,
+                                      .cuda_library = {}});
+  ASSERT_TRUE(engine.ok());
+  auto promise = (*engine)->promise_caches();
+  ASSERT_TRUE(promise->resize(1'000'001).ok());
+  EXPECT_EQ((*engine)->shard_needs(*checkpoint, {}, spec).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ((*engine)->load(*checkpoint, {}, spec, {}).status().code(), StatusCode::kResourceExhausted);
+  ASSERT_TRUE(promise->resize(1'000'000).ok());
+  const auto loaded = (*engine)->load(*checkpoint, {}, spec, {});
+  ASSERT_TRUE(loaded.ok()) << said(loaded.status());
+  EXPECT_TRUE((*engine)->open_cache(*loaded, all_, 128).ok()) << "out of the promise";
+}
+
 TEST(EnginePath, IsTheOneAskedForOrRefused) {
   const auto logits_of = [](const std::string& path, ComputeType compute) {
     const auto engine = Engine::create(

@@ -1,5 +1,6 @@
 #include "node/engine/weights/memory_budget.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -26,8 +27,26 @@ struct MemoryBudget::Reservation::State {
 };
 
 std::uint64_t MemoryBudget::Totals::free() const {
-  const std::uint64_t all = used[0] + used[1] + used[2];
+  const std::uint64_t caches = used[static_cast<std::size_t>(MemoryUseKind::kCache)];
+  const std::uint64_t all = used[0] + used[1] + used[2] - caches + std::max(caches, promised);
   return all >= budget ? 0 : budget - all;
+}
+
+MemoryBudget::Promise::~Promise() {
+  const std::lock_guard lock(state_->mutex);
+  state_->totals.promised -= bytes_;
+}
+
+Status MemoryBudget::Promise::resize(std::uint64_t bytes) {
+  const std::lock_guard lock(state_->mutex);
+  Totals without = state_->totals;
+  without.promised -= bytes_;
+  without.used[static_cast<std::size_t>(MemoryUseKind::kCache)] = 0;
+  const std::uint64_t most = without.free();
+  if (bytes > bytes_ && bytes > most) return not_enough_memory("caches", bytes, most);
+  state_->totals.promised = without.promised + bytes;
+  bytes_ = bytes;
+  return absl::OkStatus();
 }
 
 MemoryBudget::Reservation::Reservation(Reservation&& other) noexcept
@@ -70,7 +89,9 @@ MemoryBudget::MemoryBudget(std::uint64_t budget) : state_(std::make_shared<Reser
 StatusOr<MemoryBudget::Reservation> MemoryBudget::reserve(MemoryUseKind kind, std::uint64_t bytes,
                                                           std::string_view what) {
   const std::lock_guard lock(state_->mutex);
-  if (bytes > state_->totals.free()) return not_enough_memory(what, bytes, state_->totals.free());
+  Totals seen = state_->totals;
+  if (kind == MemoryUseKind::kCache) seen.promised = 0;
+  if (bytes > seen.free()) return not_enough_memory(what, bytes, seen.free());
   state_->totals.used[static_cast<std::size_t>(kind)] += bytes;
   Reservation reservation;
   reservation.state_ = state_;

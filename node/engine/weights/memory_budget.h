@@ -18,7 +18,8 @@ class MemoryBudget {
   struct Totals {
     std::uint64_t budget = 0;
     std::uint64_t used[3] = {0, 0, 0};  ///< by MemoryUseKind
-    std::uint64_t free() const;
+    std::uint64_t promised = 0;         ///< to caches, those in `used` among them
+    std::uint64_t free() const;         ///< for what is no cache
   };
 
   /// Gives its bytes back when destroyed. Empty when moved from or default-made.
@@ -39,6 +40,19 @@ class MemoryBudget {
     struct State;
     std::shared_ptr<State> state_;
     MemoryUseKind kind_ = MemoryUseKind::kWeights;
+    std::uint64_t bytes_ = 0;
+  };
+
+  /// Engine::promise_caches(): caches reserve out of all promises together, everything else beside them.
+  class Promise {
+   public:
+    explicit Promise(MemoryBudget& budget) : state_(budget.state_) {}
+    ~Promise();
+    Promise(const Promise&) = delete;
+    Status resize(std::uint64_t bytes);
+
+   private:
+    const std::shared_ptr<Reservation::State> state_;
     std::uint64_t bytes_ = 0;
   };
 
