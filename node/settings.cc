@@ -71,7 +71,7 @@ Status check_addresses(NodeSettings& values) {
     return error(
         StatusCode::kInvalidArgument,
         "--listen {} can be reached from other machines, so a join key is needed: give --join-key (or "
-        "MESHNET_JOIN_KEY) with the text that the tracker printed, or listen on 127.0.0.1",
+        "MESHNET_JOIN_KEY) with the text in the tracker's --join-key-file, or listen on 127.0.0.1",
         values.listen);
   }
   if (values.advertise.empty() && *kind == net::AddressKind::kReserved && !values.tracker.empty()) {
@@ -87,38 +87,50 @@ Status check_addresses(NodeSettings& values) {
 }  // namespace
 
 void declare_node_settings(config::Settings& settings, NodeSettings& values) {
-  settings.text("tracker", values.tracker, "URL of the tracker's mesh listener, such as http://10.0.0.1:8070")
+  settings.group("Every day")
+      .text("tracker", values.tracker, "URL of the tracker's mesh listener, such as http://10.0.0.1:8070")
+      .secret("join-key", values.join_key,
+              "the text in the tracker's --join-key-file; pins the tracker's key")
       .text("listen", values.listen, "ADDRESS:PORT for frames of other nodes and openings of the tracker")
       .text("advertise", values.advertise, "HOST:PORT where other nodes reach this one; default: --listen")
       .optional_size("memory", values.memory,
                      "most memory for weights and caches; auto: what is free less 1 GiB")
+      .choice("device", values.device, {"auto", "cpu", "cuda"}, "where layers run")
+      .list("quantization", values.quantization,
+            "what models may be quantised to here, best first: bfloat16 (not at all), int8, nf4, fp8")
+      .text("cache-dir", values.cache_dir,
+            "where fetched pieces of models are kept; default: ~/.cache/meshnet")
+      .text("data-dir", values.data_dir,
+            "where this node's key and state are kept; default: ~/.local/state/meshnet/node")
+      .choice("log-level", values.log_level, {"debug", "info", "warning", "error", "off"}, "what is logged");
+  settings.group("Layers without a tracker")
+      .text("model-id", values.model_id, "PATH_OR_ID[@REVISION] of the model")
+      .integer("shard-start", values.shard_start, -1, kMaxLayer, "first layer")
+      .integer("shard-end", values.shard_end, -1, kMaxLayer, "layer after the last");
+  settings.group("Tuning")
       .optional_size("prefix-cache-memory", values.prefix_cache_memory,
-                     "of it, for prompts kept for later sessions; 0: none are kept; auto: an eighth")
+                     "of --memory, for prompts kept for later sessions; 0: none are kept; auto: an eighth")
       .optional_size(
           "spill-memory", values.spill_memory,
           "host memory for caches of sessions that others' turn pushes off a GPU; 0: none are; auto: a "
           "quarter of what is free less 1 GiB with a GPU, 0 with a CPU")
       .integer("threads", values.threads, 0, 1024, "CPU threads of a step; 0: cores divided by programs")
-      .choice("device", values.device, {"auto", "cpu", "cuda"}, "where layers run")
-      .choice("cuda-path", values.cuda_path, {"graphs", "launches", "ampere", "portable", "eager"},
-              "what a GPU may use, for comparisons; graphs: everything")
-      .choice("cpu-path", values.cpu_path, {"auto", "portable", "avx2", "avx512", "avx512_bf16"},
-              "what a CPU may use, for comparisons; auto: everything that it has")
       .choice("dtype", values.dtype, {"auto", "bfloat16", "float32"}, "compute type")
-      .list("quantization", values.quantization,
-            "what models may be quantised to here, best first: bfloat16 (not at all), int8, nf4, fp8")
-      .text("cache-dir", values.cache_dir, "where fetched pieces of models are kept")
-      .text("data-dir", values.data_dir, "where this node's key and state are kept")
-      .secret("join-key", values.join_key, "text that the tracker printed; pins the tracker's key")
       .choice("wire-codec", values.wire_codec, {"auto", "zstd", "split", "identity"},
               "coding of activations on the wire")
       .text("allow-peers", values.allow_peers,
             "kinds of addresses to send to: public,private,loopback,cgnat,link-local")
-      .text("model-id", values.model_id, "without a tracker: PATH_OR_ID[@REVISION] of the model")
-      .integer("shard-start", values.shard_start, -1, kMaxLayer, "without a tracker: first layer")
-      .integer("shard-end", values.shard_end, -1, kMaxLayer, "without a tracker: layer after the last")
-      .choice("log-level", values.log_level, {"debug", "info", "warning", "error", "off"}, "what is logged")
       .choice("log-format", values.log_format, {"text", "json"}, "how it is logged");
+  settings.group("For comparisons")
+      .choice("cuda-path", values.cuda_path, {"graphs", "launches", "ampere", "portable", "eager"},
+              "what a GPU may use; graphs: everything")
+      .choice("cpu-path", values.cpu_path, {"auto", "portable", "avx2", "avx512", "avx512_bf16"},
+              "what a CPU may use; auto: everything that it has");
+  settings.footer(
+      "Commands: `meshnet-node bench` measures this machine, `meshnet-node compare` a checkpoint beside a "
+      "reference; "
+      "each has\n--help of its own.\n" +
+      config::Settings::sources_help("node"));
 }
 
 std::string default_data_dir() {

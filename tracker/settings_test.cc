@@ -77,8 +77,25 @@ TEST(TrackerSettings, NamesAreNoAddressesToListenOn) {
 
 TEST(TrackerSettings, ApiKeysAreSeparatedByCommas) {
   TrackerSettings values;
-  values.api_key = "one,,two,";
+  values.api_key = "one,, two ,";
   EXPECT_THAT(values.api_keys(), ElementsAre("one", "two"));
+}
+
+TEST(TrackerSettings, KeysOfNothingOrThatHeadersChangeAreRefused) {
+  for (const char* none : {",", " ", ", ,"}) {
+    TrackerSettings values = with_model();
+    values.listen = "0.0.0.0:8080";
+    values.api_key = none;
+    EXPECT_THAT(why(values), HasSubstr("holds no key")) << none;
+  }
+  for (const char* bad : {"a b", "good,b%41d", "k\tey", "schlüssel"}) {
+    TrackerSettings values = with_model();
+    values.api_key = bad;
+    EXPECT_THAT(why(values), HasSubstr("--api-key: a key has")) << bad;
+    values.api_key.clear();
+    values.admin_key = bad;
+    EXPECT_THAT(why(values), HasSubstr("--admin-key: a key has")) << bad;
+  }
 }
 
 TEST(TrackerSettings, HeadLayersAreAutoOrANumber) {

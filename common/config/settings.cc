@@ -57,7 +57,18 @@ std::vector<std::string> split_list(const std::vector<std::string>& values) {
 Settings::Settings(std::string name, std::string description, std::string version_text)
     : name_(std::move(name)), description_(std::move(description)), version_text_(std::move(version_text)) {}
 
+Settings& Settings::group(std::string title) {
+  group_ = std::move(title);
+  return *this;
+}
+
+Settings& Settings::footer(std::string text) {
+  footer_ = std::move(text);
+  return *this;
+}
+
 Settings& Settings::add(Setting setting) {
+  setting.group = group_;
   settings_.push_back(std::move(setting));
   return *this;
 }

@@ -37,6 +37,13 @@ class Settings {
   /// `name`: "tracker" for meshnet-tracker and /etc/meshnet/tracker.toml.
   Settings(std::string name, std::string description, std::string version_text);
 
+  /// What is declared next stands under this title in --help.
+  Settings& group(std::string title);
+  /// The end of --help.
+  Settings& footer(std::string text);
+  /// For a footer: where else than from flags settings come.
+  static std::string sources_help(std::string_view name);
+
   /// Targets must outlive load(). `help` is one line for --help.
   Settings& text(std::string name, std::string& target, std::string help);
   /// Like text; --print-config shows only whether it is set.
@@ -73,6 +80,7 @@ class Settings {
     std::string name;
     std::string help;
     std::string kind;  ///< for --help: TEXT, SIZE, …
+    std::string group;
     bool is_flag = false;
     bool is_list = false;
     bool is_secret = false;
@@ -103,6 +111,7 @@ class Settings {
   std::string name_;
   std::string description_;
   std::string version_text_;
+  std::string group_, footer_;
   std::vector<Setting> settings_;
 };
 

@@ -18,7 +18,22 @@ std::string environment_name(std::string_view name) {
   return upper;
 }
 
+/// What --help shows of a default: nothing where it means that nothing was given.
+std::string shown_default(const std::string& value) {
+  return value == "\"\"" || value == "[]" || value == "-1" ? "" : " [" + value + "]";
+}
+
 }  // namespace
+
+std::string Settings::sources_help(std::string_view name) {
+  return fmt::format(
+      "Each setting is also MESHNET_NAME in the environment ({} for --log-level) and `name = value` in the "
+      "file "
+      "of --config, else in\n/etc/meshnet/{}.toml or ~/.config/meshnet/{}.toml. A flag wins over the "
+      "environment, "
+      "that over the file.",
+      environment_name("log-level"), name, name);
+}
 
 Status Settings::apply(Setting& setting, const Values& values, std::string origin) {
   const auto refused = [&](const Status& why) {
@@ -82,6 +97,7 @@ Status Settings::apply_all(const Sources& sources, const CommandLine& line) {
 Settings::CommandLine Settings::read_command_line(const Values& arguments) const {
   CommandLine line;
   CLI::App app(description_, "meshnet-" + name_);
+  if (!footer_.empty()) app.footer(footer_ + "\n");
   bool version = false;
   app.add_flag("--version", version, "Print the version and exit");
   app.add_option("--config", line.config_file, "Settings file in TOML")->type_name("FILE");
@@ -91,15 +107,13 @@ Settings::CommandLine Settings::read_command_line(const Values& arguments) const
   for (const Setting& setting : settings_) {
     const std::string flag = "--" + setting.name;
     Values& values = given[setting.name];
-    const std::string help = setting.is_secret ? setting.help : setting.help + " [" + setting.show() + "]";
-    if (setting.is_flag) {
-      options[setting.name] = app.add_flag(flag, help);
-      continue;
-    }
-    CLI::Option* option = app.add_option(flag, values, help);
+    const std::string help = setting.help + (setting.is_secret ? "" : shown_default(setting.show()));
+    CLI::Option* option = setting.is_flag ? app.add_flag(flag, help) : app.add_option(flag, values, help);
+    if (!setting.group.empty()) option->group(setting.group);
+    options[setting.name] = option;
+    if (setting.is_flag) continue;
     option->type_name(setting.kind)->expected(1)->allow_extra_args(false);
     if (setting.is_list) option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-    options[setting.name] = option;
   }
   try {
     app.parse(Values(arguments.rbegin(), arguments.rend()));

@@ -131,6 +131,19 @@ TEST_F(SettingsTest, HelpAndVersionEndWellAndBeforeAnyFileIsRead) {
   EXPECT_THAT(help.output, HasSubstr("auto|cpu|cuda"));
 }
 
+TEST_F(SettingsTest, HelpHasGroupsAndAFooterAndShowsNoEmptyDefaults) {
+  std::string path;
+  settings_.group("For comparisons").text("path", path, "Code path").footer("More: the manual.");
+  const std::string help = load({"--help"}).output;
+  EXPECT_THAT(help, HasSubstr("For comparisons:\n  --path"));
+  EXPECT_LT(help.find("--listen"), help.find("For comparisons:"));
+  EXPECT_THAT(help, HasSubstr("Clients' address [\"127.0.0.1:8080\"]"));
+  EXPECT_THAT(help, Not(HasSubstr("[\"\"]")));
+  EXPECT_THAT(help, Not(HasSubstr("[[]]")));
+  EXPECT_GT(help.find("More: the manual."), help.find("--path"));
+  EXPECT_TRUE(help.ends_with("\n"));
+}
+
 TEST_F(SettingsTest, PrintConfigShowsOriginsHidesSecretsAndReadsBack) {
   write("default.toml", "threads = 5\n");
   const auto outcome =

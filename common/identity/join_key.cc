@@ -10,10 +10,10 @@ constexpr std::string_view kPrefix = "mesh1.";
 constexpr std::size_t kDigits = 64;
 
 Status malformed() {
-  return error(
-      StatusCode::kInvalidArgument,
-      "join key should be {}<64 hex digits>.<64 hex digits>: copy the whole line that the tracker printed",
-      kPrefix);
+  return error(StatusCode::kInvalidArgument,
+               "join key should be {}<64 hex digits>.<64 hex digits>: copy the whole line of the tracker's "
+               "--join-key-file",
+               kPrefix);
 }
 
 }  // namespace

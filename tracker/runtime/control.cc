@@ -71,8 +71,8 @@ StatusOr<std::string> Membership::join(const net::Request& request) {
       return net::with_http_status(
           refuse(
               StatusCode::kPermissionDenied, "join_key",
-              "the join key is missing or is not this tracker's: start the node with the --join-key that the "
-              "tracker printed"),
+              "the join key is missing or is not this tracker's: start the node with --join-key and the text "
+              "in the tracker's --join-key-file"),
           403);
     }
   }
