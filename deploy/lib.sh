@@ -139,17 +139,54 @@ install_wheels() {
   cp "$lock" "$mark"
 }
 
+# debian_mirror FILE…: the first mirror of Debian's own archive that these sources of apt name, or nothing. Other repositories (a
+# GPU driver's, a language's) stand beside it, at times before it.
+debian_mirror() {
+  awk '
+    function is_debian(uri, suites, parts,    word, i) {
+      if (uri !~ /^(https?:\/\/.*\/debian\/?|mirror\+file:.*\/debian\.list)$/ || (" " parts " ") !~ / main /) return 0
+      split(suites, word, " ")
+      for (i in word) if (word[i] ~ /^(bookworm|trixie|forky|oldstable|stable|testing|sid|unstable)$/) return 1
+      return 0
+    }
+    function take(uris, suites, parts,    word, count, i) {
+      count = split(uris, word, " ")
+      for (i = 1; i <= count && found == ""; ++i) if (is_debian(word[i], suites, parts)) found = word[i]
+    }
+    function end_stanza() {
+      if (enabled != "no") take(uris, suites, parts)
+      uris = suites = parts = enabled = ""
+    }
+    FNR == 1 { end_stanza() }
+    /^[ \t]*$/ { end_stanza(); next }
+    /^deb(-src)?[ \t]/ {
+      sub(/\[[^]]*\]/, "")
+      rest = $0
+      sub(/^[^ \t]+[ \t]+[^ \t]+[ \t]+[^ \t]+/, "", rest)
+      take($2, $3, rest)
+      next
+    }
+    /^URIs:/ { uris = substr($0, 6) }
+    /^Suites:/ { suites = substr($0, 8) }
+    /^Components:/ { parts = substr($0, 12) }
+    /^Enabled:/ { enabled = $2 }
+    END { end_stanza(); if (found != "") print found }
+  ' "$@" /dev/null
+}
+
 # Debian 13's source package, unpacked with its fixes, through apt lists of our own so that the system's stay as they are.
 install_httplib() {
   [ ! -f build/deps/httplib/httplib.h ] || return 0
-  local work=$PWD/build/deps/httplib.work mirror
+  local work=$PWD/build/deps/httplib.work mirror sources=()
   rm -rf "$work"
   mkdir -p "$work"/{lists/partial,cache/archives/partial,source}
-  mirror=${MESH_DEBIAN_MIRROR:-$(awk '/^URIs:/ {print $2; exit} /^deb / {for (i = 2; i <= NF; ++i) if ($i ~ /^[a-z+]+:\/\//) {print $i; exit}}' /etc/apt/sources.list.d/* /etc/apt/sources.list 2>/dev/null || true)}
-  [ -n "$mirror" ] || fail "no Debian mirror found in apt's sources; set MESH_DEBIAN_MIRROR to one"
-  printf 'deb-src %s trixie main\n' "$mirror" >"$work/sources.list"
+  mapfile -t sources < <(ls /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list /etc/apt/sources.list 2>/dev/null || true)
+  mirror=${MESH_DEBIAN_MIRROR:-$(debian_mirror "${sources[@]}")}
+  [ -n "$mirror" ] || fail "apt's sources name no mirror of Debian's archive: set MESH_DEBIAN_MIRROR to one (debian.org/mirror/list)"
+  printf 'deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s trixie main\n' "$mirror" >"$work/sources.list"
   local options=(-q -o "Dir::Etc::SourceList=$work/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$work/lists" -o "Dir::Cache=$work/cache" -o APT::Sandbox::User=)
-  apt-get "${options[@]}" update
+  apt-get "${options[@]}" update ||
+    fail "Debian's package index cannot be fetched from $mirror: set MESH_DEBIAN_MIRROR to a mirror that this machine reaches"
   (cd "$work/source" && apt-get "${options[@]}" source --download-only cpp-httplib)
   printf '%s  %s\n' $HTTPLIB_SHA256 "$work"/source/cpp-httplib_0.18.7.orig.tar.* | sha256sum -c - ||
     fail "cpp-httplib's upstream archive has another hash than deploy/lib.sh expects: do not use it; report this"

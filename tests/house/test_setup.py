@@ -61,6 +61,29 @@ class Setup(unittest.TestCase):
         self.assertIn("✗ fetch failed", ran.stderr)
         self.assertIn("no network", ran.stderr)
 
+    def mirror(self, *sources: str) -> str:
+        files = []
+        for text in sources:
+            files.append(self.folder / f"{len(files)}.sources")
+            files[-1].write_text(text)
+        return self.bash(f"source {ROOT}/deploy/lib.sh; debian_mirror {' '.join(map(str, files))}").stdout.strip()
+
+    def test_the_mirror_is_debians_whatever_repositories_stand_before_it(self):
+        gpu = "deb [signed-by=/usr/share/keyrings/k.gpg] https://gpu.example/repos/debian12/x86_64/ /\n"
+        tool = "deb [arch=amd64 signed-by=/k.gpg] https://tool.example/debian bookworm stable\n"
+        debian = "Types: deb\nURIs: http://mirror.example/debian\nSuites: bookworm bookworm-updates\nComponents: main\n\n"
+        security = "Types: deb\nURIs: http://mirror.example/debian-security\nSuites: bookworm-security\nComponents: main\n\n"
+        line = "# a comment\ndeb [arch=amd64] http://mirror.example/debian/ trixie main contrib\n"
+        self.assertEqual(self.mirror(gpu, tool, security + debian), "http://mirror.example/debian")
+        self.assertEqual(self.mirror(gpu, line), "http://mirror.example/debian/")
+        self.assertEqual(self.mirror("Enabled: no\n" + debian, line), "http://mirror.example/debian/")
+
+    def test_a_list_of_mirrors_as_cloud_images_have_it_is_one_and_ubuntus_archive_is_none(self):
+        cloud = "Types: deb\nURIs: mirror+file:/etc/apt/mirrors/debian.list\nSuites: trixie\nComponents: main\n"
+        ubuntu = "Types: deb\nURIs: http://archive.example/ubuntu/\nSuites: noble noble-updates\nComponents: main universe\n"
+        self.assertEqual(self.mirror(ubuntu, cloud), "mirror+file:/etc/apt/mirrors/debian.list")
+        self.assertEqual(self.mirror(ubuntu), "")
+
     def test_a_build_says_how_many_of_its_steps_are_done(self):
         ran = self.bash(f"source {ROOT}/deploy/lib.sh; printf '[1/300] a.cc\\n[12/345] b.cc\\nwarning\\n' >log; done_of_total log")
         self.assertEqual(ran.stdout, "12 of 345, \n")
