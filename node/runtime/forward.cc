@@ -60,7 +60,8 @@ StatusOr<ForwardSessions::Session> ForwardSessions::open(const std::shared_ptr<c
 
 void ForwardSessions::close(const Session& session) {
   engine_.close_cache(session.cache);
-  bytes_ -= session.bytes;
+  session.promise->resize(0).IgnoreError();
+  bytes_ -= session.bytes;  // last: openings are told of no more than they can be promised
 }
 
 void ForwardSessions::end_idle(TimePoint now) {

@@ -85,9 +85,16 @@ void ShardSet::finish_load(ShardPtr shard) {
   }
 }
 
-void ShardSet::abandon_load(const ModelIdentity& identity, const engine::ShardSpec& spec) {
+std::vector<ShardSet::Entry> ShardSet::take_out(const std::function<bool(const Entry&)>& which) {
   const std::lock_guard lock(mutex_);
-  std::erase_if(entries_, [&](const Entry& held) {
+  const auto stays = std::stable_partition(entries_.begin(), entries_.end(), std::not_fn(which));
+  std::vector<Entry> taken(std::make_move_iterator(stays), std::make_move_iterator(entries_.end()));
+  entries_.erase(stays, entries_.end());
+  return taken;
+}
+
+void ShardSet::abandon_load(const ModelIdentity& identity, const engine::ShardSpec& spec) {
+  take_out([&](const Entry& held) {
     return held.shard == nullptr && held.figures.status.model == identity && held.figures.spec == spec;
   });
 }
@@ -147,22 +154,24 @@ std::uint64_t ShardSet::widest_cache(engine::WeightFormat format) const {
 Status ShardSet::begin_drain(const ModelIdentity& identity, const LayerRange& range) {
   const std::lock_guard lock(mutex_);
   std::string held_ranges;
+  bool found = false;
   for (Entry& held : entries_) {
     if (held.shard == nullptr || held.figures.status.model != identity) continue;
     if (held.figures.spec.range == range) {
       held.figures.status.state = wire::ShardState::kDraining;
-      return absl::OkStatus();
+      found = true;
     }
     held_ranges += " " + to_string(held.figures.spec.range);
   }
+  if (found) return absl::OkStatus();
   return error(StatusCode::kNotFound, "no shard has exactly layers {}; held:{}", to_string(range),
                held_ranges.empty() ? " none" : held_ranges);
 }
 
 void ShardSet::remove(const ModelIdentity& identity, const LayerRange& range) {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(entries_, [&](const Entry& held) {
-    return held.shard != nullptr && held.figures.status.model == identity && held.figures.spec.range == range;
+  take_out([&](const Entry& held) {
+    return held.figures.status.state == wire::ShardState::kDraining &&
+           held.figures.status.model == identity && held.figures.spec.range == range;
   });
 }
 

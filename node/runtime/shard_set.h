@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -38,7 +39,8 @@ class ShardSet {
 
   /// kNotFound with what is held instead.
   Status begin_drain(const ModelIdentity& identity, const LayerRange& range);
-  /// The shard goes; its memory is freed with its last user.
+  /// The shard that drains goes; its memory is freed with its last user. One of the same layers that was
+  /// loaded since stays.
   void remove(const ModelIdentity& identity, const LayerRange& range);
 
   void note_step(const ModelIdentity& identity, const LayerRange& range, wire::Lane lane, std::uint32_t rows,
@@ -57,6 +59,8 @@ class ShardSet {
   ShardPtr find_in(const ModelIdentity& identity, const LayerRange& range, bool takes_ids,
                    bool draining) const;
   Entry* entry(const ModelIdentity& identity, const engine::ShardSpec& spec);
+  /// Out of the list, to be freed by the caller: steps wait for the mutex.
+  std::vector<Entry> take_out(const std::function<bool(const Entry&)>& which);
 
   mutable std::mutex mutex_;
   std::vector<Entry> entries_;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "node/runtime/fake_engine.h"
 
 namespace mesh {
@@ -42,6 +44,35 @@ TEST_F(ShardSetTest, ADrainingShardServesRunningSessionsOnly) {
   EXPECT_NE(shards_.find(identity_, {0, 3}, true), nullptr);
   shards_.remove(identity_, {0, 3});
   EXPECT_EQ(shards_.find(identity_, {0, 3}, true), nullptr);
+}
+
+TEST_F(ShardSetTest, AShardThatIsLoadedWhileItsLikeDrainsStays) {
+  add({0, 3});
+  ASSERT_TRUE(shards_.begin_drain(identity_, {0, 3}).ok());
+  add({0, 3});
+  shards_.remove(identity_, {0, 3});
+  EXPECT_NE(shards_.find_open(identity_, {0, 3}, true), nullptr);
+  ASSERT_TRUE(shards_.begin_drain(identity_, {0, 3}).ok());
+  add({0, 3});
+  ASSERT_TRUE(shards_.begin_drain(identity_, {0, 3}).ok()) << "both";
+  shards_.remove(identity_, {0, 3});
+  EXPECT_TRUE(shards_.statuses().empty());
+}
+
+TEST_F(ShardSetTest, NobodyWaitsWhileAShardsMemoryIsFreed) {
+  const engine::ShardSpec spec{{0, 3}, true, false};
+  const auto inner = FakeEngine::make_shard(identity_, spec);
+  std::future<void> looked;
+  bool waited = false;
+  ASSERT_TRUE(*shards_.begin_load(identity_, spec));
+  shards_.finish_load({inner.get(), [&](const engine::Shard*) {
+                         looked = std::async(std::launch::async, [&] { shards_.statuses(); });
+                         waited = looked.wait_for(std::chrono::seconds(10)) != std::future_status::ready;
+                       }});
+  ASSERT_TRUE(shards_.begin_drain(identity_, {0, 3}).ok());
+  shards_.remove(identity_, {0, 3});
+  ASSERT_TRUE(looked.valid()) << "it was freed";
+  EXPECT_FALSE(waited);
 }
 
 TEST_F(ShardSetTest, TheFirstLayersOfALoadTakeSessionsUntilAllOfThemDo) {
