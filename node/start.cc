@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "common/base/version.h"
+#include "common/host/open_files.h"
 #include "node/program.h"
 #include "node/settings.h"
 #include "node/signals.h"
@@ -15,6 +16,7 @@ int start_node(int argc, char** argv, FaultPoints* faults) {
   using config::Settings;
   if (const auto exit_code = tools::run_command(argc, argv)) return *exit_code;
   block_signals();
+  raise_open_files();
   NodeSettings values;
   Settings settings("node", "Gives this machine's layers of large language models to a mesh.",
                     version_text("meshnet-node", wire_versions_text(), cuda_part_text()));

@@ -1,6 +1,7 @@
 #include <cstdio>
 
 #include "common/base/version.h"
+#include "common/host/open_files.h"
 #include "node/signals.h"
 #include "node/versions.h"
 #include "tracker/program.h"
@@ -9,6 +10,7 @@
 int main(int argc, char** argv) {
   using mesh::config::Settings;
   mesh::block_signals();
+  mesh::raise_open_files();
   mesh::tracker::TrackerSettings values;
   Settings settings(
       "tracker", "Answers prompts with models whose layers run on the nodes of a mesh.",

@@ -37,6 +37,11 @@ inline constexpr auto kLinger = 2s;
 // Connections.
 inline constexpr int kListenBacklog = 1024;
 inline constexpr std::size_t kMaxConnections = 4096;
+/// And no more than this share of what the process may have open: a program has up to three listeners, and
+/// calls of its own, files and a store need the rest.
+inline constexpr std::size_t kShareOfOpenFiles = 4;
+/// How long a listener accepts nothing after it found no descriptor free.
+inline constexpr auto kAcceptPause = 100ms;
 inline constexpr std::size_t kRequestsPerConnection = 100'000;
 inline constexpr std::size_t kQueuedRequests = 1024;
 inline constexpr std::size_t kDefaultThreads = 32;

@@ -5,9 +5,11 @@
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -33,6 +35,13 @@ void set_option(int socket, int level, int name, int value) {
   ::setsockopt(socket, level, name, &value, sizeof value);
 }
 
+std::size_t open_files_share() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return limits::kMaxConnections;
+  return std::max<std::size_t>(static_cast<std::size_t>(limit.rlim_cur) / limits::kShareOfOpenFiles, 1);
+}
+
 }  // namespace
 
 Descriptor::~Descriptor() {
@@ -46,6 +55,8 @@ StatusOr<std::unique_ptr<Server>> Listener::start(ListenSocket socket,
   if (epoll.get() < 0 || wake.get() < 0) {
     return error(StatusCode::kResourceExhausted, "cannot make an epoll: {}", std::strerror(errno));
   }
+  std::size_t& connections = context->options.max_connections;
+  connections = std::min(connections, open_files_share());
   return std::unique_ptr<Server>(
       new Listener(std::move(socket), std::move(context), std::move(epoll), std::move(wake)));
 }
@@ -104,6 +115,7 @@ void Listener::loop() {
       }
     }
     if (stopping_ && accepting_) rest();
+    if (pause_ends_ && now() >= *pause_ends_) accept_from(std::nullopt);
     if (now() < next_look) continue;
     next_look = now() + std::chrono::milliseconds(kTickMilliseconds);
     expire();
@@ -118,8 +130,10 @@ void Listener::accept_all() {
                                  SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (socket < 0) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
-      if ((errno == EMFILE || errno == ENFILE) && make_room()) continue;
-      return;
+      if (errno != EMFILE && errno != ENFILE) return;
+      if (make_room()) continue;
+      // What waits to be accepted would wake the thread again at once, and again.
+      return accept_from(now() + limits::kAcceptPause);
     }
     char ip[NI_MAXHOST] = "";
     char service[NI_MAXSERV] = "0";
@@ -127,6 +141,14 @@ void Listener::accept_all() {
                   NI_NUMERICHOST | NI_NUMERICSERV);
     add(socket, ip, std::atoi(service));
   }
+}
+
+void Listener::accept_from(std::optional<TimePoint> pause_ends) {
+  pause_ends_ = pause_ends;
+  epoll_event event{};
+  if (!pause_ends) event.events = EPOLLIN;
+  event.data.u64 = kListenId;
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, socket_.descriptor.get(), &event);
 }
 
 void Listener::add(int socket, const std::string& ip, int port) {

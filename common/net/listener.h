@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -61,6 +62,7 @@ class Listener final : public Server {
 
   void loop();
   void accept_all();
+  void accept_from(std::optional<TimePoint> pause_ends);
   void add(int socket, const std::string& ip, int port);
   bool make_room();
   void on_event(std::uint64_t id, std::uint32_t events);
@@ -97,6 +99,7 @@ class Listener final : public Server {
   std::atomic<bool> stopping_{false};
   std::atomic<bool> ended_{false};
   bool accepting_ = true;
+  std::optional<TimePoint> pause_ends_;  ///< of the thread alone, as accepting_
   std::thread thread_;
 };
 

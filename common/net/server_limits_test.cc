@@ -1,4 +1,5 @@
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <thread>
@@ -142,6 +143,63 @@ TEST_F(LimitsTest, TheOldestIdleConnectionMakesRoomForANewOne) {
   }
   EXPECT_TRUE(first.closed_within());
   EXPECT_LE(server_->open_connections(), 4u);
+}
+
+/// Nothing more can be opened by this process while it lives.
+class NoFilesLeft {
+ public:
+  NoFilesLeft() {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    const int next = ::dup(0);
+    ::close(next);
+    rlimit none = before_;
+    none.rlim_cur = static_cast<rlim_t>(next);
+    ::setrlimit(RLIMIT_NOFILE, &none);
+  }
+  ~NoFilesLeft() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+double cpu_seconds() {
+  rusage used{};
+  ::getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+TEST_F(LimitsTest, WithoutAFreeDescriptorItWaitsQuietlyAndThenAnswers) {
+  start_echo();
+  TestSocket socket(server_->port(), TestSocket::Unconnected());
+  {
+    const NoFilesLeft none;
+    socket.connect();
+    const double before = cpu_seconds();
+    std::this_thread::sleep_for(500ms);  // the time in which it might spin
+    EXPECT_LT(cpu_seconds() - before, 0.25);
+  }
+  socket.send("GET /health HTTP/1.1\r\n\r\n");
+  EXPECT_THAT(socket.read_until("hello"), HasSubstr("hello"));
+}
+
+TEST_F(LimitsTest, ConnectionsAreAShareOfWhatMayBeOpen) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = 4 * 16;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  start_echo();
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  std::vector<std::unique_ptr<TestSocket>> sockets;
+  for (int i = 0; i < 20; ++i) {
+    sockets.push_back(std::make_unique<TestSocket>(server_->port()));
+    sockets.back()->send("GET /health HTTP/1.1\r\n\r\n");
+    EXPECT_THAT(sockets.back()->read_until("hello"), HasSubstr("hello")) << i;
+    while (server_->active_requests() > 0) std::this_thread::yield();
+  }
+  EXPECT_LE(server_->open_connections(), 16u);
 }
 
 TEST_F(LimitsTest, BacklogAndHeaderSizesAreWhatTheDesignSays) {

@@ -14,10 +14,14 @@ namespace mesh::net {
 /// A client that sends exactly the bytes it is told to. For tests.
 class TestSocket {
  public:
-  explicit TestSocket(int port) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  struct Unconnected {};
+  TestSocket(int port, Unconnected)
+      : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), port_(port) {}
+  explicit TestSocket(int port) : TestSocket(port, Unconnected()) { connect(); }
+  void connect() {
     sockaddr_in address{};
     address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    address.sin_port = htons(static_cast<std::uint16_t>(port_));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     connected_ = ::connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
   }
@@ -77,6 +81,7 @@ class TestSocket {
   }
 
   int socket_;
+  int port_ = 0;
   bool connected_ = false;
   bool closed_ = false;
 };
