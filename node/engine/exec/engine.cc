@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <set>
 
 #include "common/hub/checkpoint.h"
 #include "node/engine/cache/cache_table.h"
@@ -66,10 +67,12 @@ class LocalEngine final : public Engine {
     const LoadContext load = context();
     MESH_ASSIGN_OR_RETURN(const std::shared_ptr<ShardPlan> plan,
                           plan_shard(load, checkpoint, identity, spec));
-    MESH_RETURN_IF_ERROR(set_aside(working_bytes(decoder_of(*plan), is_quantised(*plan))));
-    MESH_ASSIGN_OR_RETURN(std::shared_ptr<const LoadedShard> shard,
-                          load_shard(load, checkpoint, *plan, progress));
-    return std::shared_ptr<const Shard>(std::move(shard));
+    const std::uint64_t working = working_bytes(decoder_of(*plan), is_quantised(*plan));
+    MESH_RETURN_IF_ERROR(set_aside(working));
+    auto shard = load_shard(load, checkpoint, *plan, progress);
+    end_load(working, shard.ok());
+    if (!shard.ok()) return shard.status();
+    return std::shared_ptr<const Shard>(*std::move(shard));
   }
 
   std::uint64_t cache_bytes_per_token(const Shard& shard, const LayerRange& range) const override {
@@ -162,15 +165,27 @@ class LocalEngine final : public Engine {
     return Workspace::bytes_for(spec) + ops_->stage_bytes(shape);
   }
 
-  /// Reserves the working space of steps, which stays.
+  /// Reserves the working space of steps, for a load that begins.
   Status set_aside(std::uint64_t working) {
     const std::lock_guard lock(working_mutex_);
-    if (working <= working_.bytes()) return absl::OkStatus();
-    MESH_ASSIGN_OR_RETURN(
-        MemoryBudget::Reservation more,
-        budget_.reserve(MemoryUseKind::kWorking, working - working_.bytes(), "a step's activations"));
-    working_.merge(std::move(more));
+    if (working > working_.bytes()) {
+      MESH_ASSIGN_OR_RETURN(
+          MemoryBudget::Reservation more,
+          budget_.reserve(MemoryUseKind::kWorking, working - working_.bytes(), "a step's activations"));
+      working_.merge(std::move(more));
+    }
+    loads_working_.insert(working);
     return absl::OkStatus();
+  }
+
+  /// What was set aside stays when there is a shard for it, else no longer than other loads need it.
+  void end_load(std::uint64_t working, bool loaded) {
+    const std::lock_guard lock(working_mutex_);
+    loads_working_.erase(loads_working_.find(working));
+    if (loaded) shards_working_ = std::max(shards_working_, working);
+    const std::uint64_t loads = loads_working_.empty() ? 0 : *loads_working_.rbegin();
+    const std::uint64_t needed = std::max(shards_working_, loads);
+    if (needed < working_.bytes()) working_.split(working_.bytes() - needed);
   }
 
   static Status check_holds(const LoadedShard& shard, const LayerRange& range) {
@@ -188,6 +203,8 @@ class LocalEngine final : public Engine {
   mutable PartStore store_;
   mutable std::mutex working_mutex_;
   MemoryBudget::Reservation working_;
+  std::multiset<std::uint64_t> loads_working_;  ///< of it, what loads under way need
+  std::uint64_t shards_working_ = 0;            ///< and those that have ended well
   CacheTable caches_;
   std::mutex step_mutex_;
   StepRunner runner_;

@@ -265,6 +265,10 @@ TEST_F(EngineTest, TooLittleMemoryIsRefusedBeforeLoadingWithTheNumbers) {
   EXPECT_THAT(said(needs.status()), HasSubstr("--memory"));
   EXPECT_FALSE(small->load(*checkpoint, {}, {{0, 6}, true, true}, {}).ok());
   EXPECT_EQ(small->memory().weight_bytes, 0u);
+  const std::uint64_t all = engine_->shard_needs(*checkpoint, {}, {{0, 6}, true, true})->weight_bytes;
+  const auto half = cpu_engine(ComputeType::kFloat32, engine_->memory().working_bytes + all / 2);
+  EXPECT_FALSE(half->load(*checkpoint, {}, {{0, 6}, true, true}, {}).ok());
+  EXPECT_EQ(half->memory().free_bytes(), half->memory().budget_bytes) << "working space for no shard";
 
   const auto exact =
       cpu_engine(ComputeType::kFloat32, engine_->shard_needs(*checkpoint, {}, {{0, 6}, true, true})->total() +
