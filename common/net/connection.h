@@ -52,7 +52,8 @@ class Connection final : public ClientWatch {
   TimePoint deadline{};
   bool head_begun = false;  ///< parked with part of a head
 
-  std::string input;  ///< received, not yet used
+  std::string input;         ///< received, not yet used
+  std::size_t searched = 0;  ///< parked: of it, where no head ends
   std::size_t served = 0;
 
  private:

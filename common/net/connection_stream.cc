@@ -16,7 +16,7 @@ TimePoint now() {
 }  // namespace
 
 void ConnectionStream::begin_body() {
-  body_begun_ = now();
+  body_begun_ = last_received_ = now();
   body_received_ = 0;
 }
 
@@ -26,7 +26,8 @@ void ConnectionStream::end_body() {
 
 TimePoint ConnectionStream::body_deadline() const {
   const auto earned = std::chrono::milliseconds(body_received_ * 1000 / limits::kMinBodyBytesPerSecond);
-  return body_begun_ + context_.options.body_deadline + earned;
+  return std::min<TimePoint>(body_begun_ + context_.options.body_deadline + earned,
+                             last_received_ + context_.options.body_rest);
 }
 
 bool ConnectionStream::wait_for_input() {
@@ -57,6 +58,7 @@ ssize_t ConnectionStream::read(char* out, std::size_t size) {
     const long count = connection_.receive(out, size);
     if (count > 0) {
       body_received_ += static_cast<std::size_t>(count);
+      last_received_ = now();
       return count;
     }
     if (count != Connection::kWouldBlock) {

@@ -45,7 +45,7 @@ class ConnectionStream final : public httplib::Stream {
   std::string output_;
   bool write_failed_ = false;
   Trouble trouble_ = Trouble::kNone;
-  TimePoint body_begun_{};
+  TimePoint body_begun_{}, last_received_{};
   std::size_t body_received_ = 0;
   bool holds_slot_ = false;
 };

@@ -73,6 +73,7 @@ class Exchange final : public httplib::Server {
   Status find_route();
   Status prepare();
   Status prepare_once();
+  bool has_room_for_body();
   void read_body(httplib::Response& out, const httplib::ContentReader& reader);
   void handle(httplib::Response& out);
   Response call_handler();
@@ -94,6 +95,8 @@ class Exchange final : public httplib::Server {
   std::optional<Status> prepared_;
   const Route* route_ = nullptr;
   bool holds_slot_ = false;
+  std::size_t body_memory_ = 0;  ///< taken of context_.bodies
+  bool no_memory_ = false;
   bool must_close_ = false;
   Response response_;
   int status_ = 0;
@@ -146,6 +149,7 @@ Exchange::Exchange(ExchangeContext& context, std::shared_ptr<Connection> connect
 
 Exchange::~Exchange() {
   if (holds_slot_) context_.slots.give_back();
+  context_.bodies.give_back(body_memory_);
   connection_->forget_action();
 }
 
@@ -233,6 +237,11 @@ Status Exchange::body_trouble(int library_status) const {
                                   "body is longer than the {} bytes allowed here", route_->max_body),
                             413);
   }
+  if (no_memory_) {
+    return error(StatusCode::kUnavailable,
+                 "the bodies of other requests take the {} MiB that there are for them; try again",
+                 context_.options.bodies_bytes >> 20);
+  }
   switch (stream_.trouble()) {
     case ConnectionStream::Trouble::kTooSlow:
       return with_http_status(error(StatusCode::kDeadlineExceeded, "the body came too slowly"), 408);
@@ -244,12 +253,22 @@ Status Exchange::body_trouble(int library_status) const {
   }
 }
 
+bool Exchange::has_room_for_body() {
+  constexpr std::size_t kFree = limits::kDefaultBodyBytes, kStep = std::size_t{1} << 20;
+  const std::size_t wanted = request_.body.size() - std::min(request_.body.size(), kFree);
+  if (wanted <= body_memory_) return true;
+  const std::size_t more = (wanted - body_memory_ + kStep - 1) / kStep * kStep;
+  no_memory_ = !context_.bodies.try_take(more);
+  if (!no_memory_) body_memory_ += more;
+  return !no_memory_;
+}
+
 void Exchange::read_body(httplib::Response& out, const httplib::ContentReader& reader) {
   constexpr std::uint64_t kTrustedLength = std::uint64_t{4} << 20;
   request_.body.reserve(std::min(framing_.length, kTrustedLength));
   const bool complete = reader([this](const char* bytes, std::size_t count) {
     request_.body.append(bytes, count);
-    return request_.body.size() <= route_->max_body;
+    return request_.body.size() <= route_->max_body && has_room_for_body();
   });
   stream_.end_body();
   if (!complete) return refuse(body_trouble(out.status), out);

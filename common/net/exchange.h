@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -25,12 +26,29 @@ class LongLivedSlots {
   std::atomic<long> free_;
 };
 
+/// Memory for the bodies of all requests under way; none of it is taken for what is small.
+class BodyMemory {
+ public:
+  explicit BodyMemory(std::size_t bytes) : free_(static_cast<std::int64_t>(bytes)) {}
+  bool try_take(std::size_t bytes) {
+    const auto wanted = static_cast<std::int64_t>(bytes);
+    if (free_.fetch_sub(wanted) >= wanted) return true;
+    free_.fetch_add(wanted);
+    return false;
+  }
+  void give_back(std::size_t bytes) { free_.fetch_add(static_cast<std::int64_t>(bytes)); }
+
+ private:
+  std::atomic<std::int64_t> free_;
+};
+
 /// What all exchanges of a listener share.
 struct ExchangeContext {
   ServerOptions options;
   Router router;
   std::shared_ptr<AccessPolicy> policy;
   LongLivedSlots slots;
+  BodyMemory bodies{options.bodies_bytes};
 
   Response error_answer(const Status& status, const Request& request) const;
 };

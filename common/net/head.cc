@@ -7,9 +7,36 @@
 #include "common/net/limits.h"
 
 namespace mesh::net {
+namespace {
 
-std::optional<std::size_t> head_size(std::string_view input) {
-  const std::size_t end = input.find("\r\n\r\n");
+constexpr std::string_view kEnd = "\r\n\r\n";
+
+/// RFC 9110, 5.6.2.
+bool is_token(std::string_view text) {
+  constexpr std::string_view kMarks = "!#$%&'*+-.^_`|~";
+  return !text.empty() && std::ranges::all_of(text, [&](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           kMarks.find(c) != std::string_view::npos;
+  });
+}
+
+bool has_control(std::string_view text) {
+  return std::ranges::any_of(text, [](unsigned char c) { return (c < 0x20 && c != '\t') || c == 0x7f; });
+}
+
+Status check_line(std::string_view line, bool is_first) {
+  if (!has_control(line)) {
+    const std::size_t colon = line.find(':');
+    if (is_first || (colon != std::string_view::npos && is_token(line.substr(0, colon))))
+      return absl::OkStatus();
+  }
+  return error(StatusCode::kInvalidArgument, "malformed HTTP {}", is_first ? "request line" : "header");
+}
+
+}  // namespace
+
+std::optional<std::size_t> head_size(std::string_view input, std::size_t searched) {
+  const std::size_t end = input.find(kEnd, searched - std::min(searched, kEnd.size() - 1));
   if (end == std::string_view::npos) return std::nullopt;
   return end + 4;
 }
@@ -32,6 +59,7 @@ Status check_head(std::string_view head) {
                                     limits::kMaxHeaderLineBytes),
                               431);
     }
+    if (length > 0) MESH_RETURN_IF_ERROR(check_line(head.substr(0, length), lines == 0));
     if (length > 0 && lines++ > limits::kMaxHeaderCount) {
       return with_http_status(
           error(StatusCode::kInvalidArgument, "more than {} headers", limits::kMaxHeaderCount), 431);

@@ -14,6 +14,27 @@ TEST(Head, EndsWithTheFirstEmptyLine) {
   EXPECT_EQ(head_size("GET / HTTP/1.1\n\n"), std::nullopt);
 }
 
+TEST(Head, IsSearchedOnFromWhereItWasSearched) {
+  const std::string head = "GET / HTTP/1.1\r\n\r\n";
+  for (std::size_t searched = 0; searched < head.size(); ++searched)
+    EXPECT_EQ(head_size(head, searched), head.size()) << searched;
+}
+
+TEST(Head, LinesThatServersReadInDifferentWaysAreMalformed) {
+  const std::string line = "POST / HTTP/1.1\r\n";
+  const auto status = [&](const std::string& headers) {
+    return http_status_of(check_head(line + headers + "\r\n\r\n"));
+  };
+  EXPECT_TRUE(check_head(line + "X-a_b.c~1!#$%&'*+^`|: any \t \xc3\xa9 value\r\nB:\r\n\r\n").ok());
+  for (const std::string header : {"Content-Length : 5", "Content-Length\t: 5", " Content-Length: 5",
+                                   "A: b\r\n folded", ": no name", "no colon", "Content-\x01Length: 5",
+                                   "A\xc3\xa9: b", "A: b\nContent-Length: 5", "A: b\rC: d", "A: \x7f"}) {
+    EXPECT_EQ(status(header), 400) << header;
+  }
+  EXPECT_EQ(status(std::string("A: b\0c", 6)), 400);
+  EXPECT_EQ(http_status_of(check_head("GET /\n HTTP/1.1\r\n\r\n")), 400);
+}
+
 TEST(Head, LimitsAreInclusive) {
   const std::string line = "GET / HTTP/1.1\r\n";
   std::string headers;

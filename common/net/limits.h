@@ -17,12 +17,18 @@ inline constexpr std::size_t kMaxHeadBytes = std::size_t{48} << 10;
 /// Body of a route that says nothing else.
 inline constexpr std::size_t kDefaultBodyBytes = std::size_t{1} << 20;
 
+/// Of the bodies of a listener's requests that are under way, together, what is over kDefaultBodyBytes in
+/// each.
+inline constexpr std::size_t kBodiesBytes = std::size_t{512} << 20;
+
 // How slowly it may do so.
 /// From the connection's (or the last answer's) first byte to the end of the headers.
 inline constexpr auto kHeadDeadline = 10s;
 /// A body's time: this much, and a second more for each kMinBodyBytesPerSecond received.
 inline constexpr auto kBodyDeadline = 10s;
 inline constexpr std::size_t kMinBodyBytesPerSecond = std::size_t{16} << 10;
+/// And however fast it came before, it may not rest for longer than this.
+inline constexpr auto kBodyRest = 30s;
 /// A worker waits this long for a body's next bytes; longer only as one of the long-lived.
 inline constexpr auto kBodyPatience = 200ms;
 /// One write to a client that does not read.

@@ -213,7 +213,8 @@ void Listener::on_event(std::uint64_t id, std::uint32_t events) {
 void Listener::read_head(const ConnectionPtr& connection) {
   std::array<char, 16384> buffer;
   std::string& input = connection->input;
-  while (!head_size(input)) {
+  while (!head_size(input, connection->searched)) {
+    connection->searched = input.size();
     if (input.size() > limits::kMaxHeadBytes) return refuse(connection, check_head(input));
     const long count = connection->receive(buffer.data(), buffer.size());
     if (count == Connection::kWouldBlock) {
@@ -231,6 +232,7 @@ void Listener::read_head(const ConnectionPtr& connection) {
 }
 
 void Listener::dispatch(const ConnectionPtr& connection) {
+  connection->searched = 0;
   {
     const std::lock_guard lock(connection->mutex);
     connection->state = Connection::State::kRunning;

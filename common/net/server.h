@@ -78,6 +78,8 @@ struct ServerOptions {
   Duration idle_timeout = limits::kIdleTimeout;
   Duration head_deadline = limits::kHeadDeadline;
   Duration body_deadline = limits::kBodyDeadline;
+  Duration body_rest = limits::kBodyRest;
+  std::size_t bodies_bytes = limits::kBodiesBytes;
   Duration write_timeout = limits::kWriteTimeout;
   /// Called after each request, from its thread.
   std::function<void(const RequestRecord&)> observer;

@@ -128,6 +128,48 @@ TEST_F(LimitsTest, ASlowBodyIs408) {
   EXPECT_EQ(handled_, 0);
 }
 
+TEST_F(LimitsTest, ABodyThatRestsIs408HoweverFastItsBeginningCame) {
+  options_.body_rest = 300ms;
+  options_.body_deadline = 1h;
+  start_echo();
+  TestSocket resting(server_->port());
+  resting.send("POST /echo HTTP/1.1\r\nContent-Length: 1000\r\n\r\n" + std::string(900, 'x'));
+  EXPECT_THAT(resting.read_all(), StartsWith("HTTP/1.1 408"));
+  EXPECT_EQ(handled_, 0);
+}
+
+TEST_F(LimitsTest, BodiesUnderWayShareTheirMemoryAndSmallOnesNeedNone) {
+  constexpr std::size_t kMiB = std::size_t{1} << 20;
+  options_.bodies_bytes = 2 * kMiB;
+  TestEvent& came = event();
+  TestEvent& go_on = event();
+  route("POST", "/hold", [&](Request& request) {
+    came.set();
+    go_on.wait();
+    return Response::text(std::to_string(request.body.size()));
+  });
+  routes_.back().max_body = 8 * kMiB;
+  route("POST", "/size",
+        [](Request& request) { return Response::text(std::to_string(request.body.size())); });
+  routes_.back().max_body = 8 * kMiB;
+  start();
+  std::thread first([&] {
+    const auto held = client()->post("/hold", std::string(3 * kMiB, 'x'), "text/plain");
+    EXPECT_TRUE(held.ok() && held->status == 200) << held.status();
+  });
+  came.wait();
+  const auto refused = client()->post("/size", std::string(2 * kMiB, 'x'), "text/plain");
+  ASSERT_TRUE(refused.ok()) << refused.status();
+  EXPECT_EQ(refused->status, 503);
+  EXPECT_THAT(refused->body, HasSubstr("2 MiB that there are for them"));
+  EXPECT_EQ(client()->post("/size", std::string(kMiB, 'x'), "text/plain")->status, 200);
+  go_on.set();
+  first.join();
+  int status = 503;  // its memory is given back after its answer
+  while (status == 503) status = client()->post("/size", std::string(3 * kMiB, 'x'), "text/plain")->status;
+  EXPECT_EQ(status, 200);
+}
+
 TEST_F(LimitsTest, TheOldestIdleConnectionMakesRoomForANewOne) {
   options_.max_connections = 4;
   start_echo();

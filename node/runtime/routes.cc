@@ -11,7 +11,7 @@
 namespace mesh {
 namespace {
 
-constexpr std::size_t kMaxOpenBody = std::size_t{192} << 20;  // ids of the longest session, as JSON
+constexpr std::size_t kMaxOpenBody = std::size_t{64} << 20;  // what its JSON may have
 constexpr int kAccepted = 202;
 constexpr int kTooMany = 429;
 
