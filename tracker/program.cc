@@ -10,6 +10,7 @@
 #include "common/host/data_folder_lock.h"
 #include "common/host/end_anyway.h"
 #include "common/host/host_share.h"
+#include "common/net/local_caller.h"
 #include "common/net/url.h"
 #include "node/agent/memory_parts.h"
 #include "node/signals.h"
@@ -189,7 +190,7 @@ class TrackerProgram {
     options.desk.plan.max_node_layers = static_cast<std::uint32_t>(settings_.max_node_layers);
     options.join_key = join_key_;
     const auto at = net::HostPort::parse(settings_.mesh_listen);
-    const bool local = at.ok() && is_loopback(at->host == "localhost" ? "127.0.0.1" : at->host);
+    const bool local = at.ok() && net::is_loopback(at->host == "localhost" ? "127.0.0.1" : at->host);
     // Whoever gave a join key wants it asked for, on this machine too.
     const bool always = !local || join_key_.has_value();
     options.needs_proof = [always](std::string_view) { return always; };

@@ -1,14 +1,9 @@
 #include "node/runtime/access.h"
 
 #include "common/identity/signed_message.h"
-#include "common/net/address.h"
+#include "common/net/local_caller.h"
 
 namespace mesh {
-
-bool is_loopback(std::string_view ip) {
-  const auto kind = net::classify_address(ip);
-  return kind.ok() && *kind == net::AddressKind::kLoopback;
-}
 
 Status NodeAccess::admit(net::Access access, net::Request& request) {
   switch (access) {
@@ -25,11 +20,12 @@ Status NodeAccess::admit(net::Access access, net::Request& request) {
       return absl::OkStatus();
     case net::Access::kApiKey:
     case net::Access::kAdmin:
-      if (is_loopback(request.remote_ip) || !request.headers.get(kJoinHeader).empty())
-        return absl::OkStatus();
-      return error(StatusCode::kUnauthenticated,
-                   "from another machine this route needs {}: the proof of the join key over the body",
-                   kJoinHeader);
+      if (net::is_local_caller(request) || !request.headers.get(kJoinHeader).empty()) return absl::OkStatus();
+      return error(
+          StatusCode::kUnauthenticated,
+          "from another machine, through a proxy or for a web page of elsewhere this route needs {}: the "
+          "proof of the join key over the body",
+          kJoinHeader);
   }
   return error(StatusCode::kPermissionDenied, "not allowed");
 }
@@ -43,7 +39,7 @@ Status NodeAccess::admit_body(net::Access access, net::Request& request) {
     return absl::OkStatus();
   }
   const bool needs_proof = access == net::Access::kApiKey || access == net::Access::kAdmin;
-  if (!needs_proof || is_loopback(request.remote_ip)) return absl::OkStatus();
+  if (!needs_proof || net::is_local_caller(request)) return absl::OkStatus();
   const auto proof = Mac::parse(request.headers.get(kJoinHeader));
   if (join_key_ && proof && join_key_->verify_proof(request.body, *proof)) return absl::OkStatus();
   return error(StatusCode::kUnauthenticated, "the proof in {} does not fit this node's join key",

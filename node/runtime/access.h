@@ -10,8 +10,8 @@
 namespace mesh {
 
 /// Who may call a node. kNode: a signed message, principal becomes the signer's NodeId in hex. kSession: the
-/// handler checks MACs. kApiKey and kAdmin (forward, metrics): this machine, or a proof of the join key over
-/// the body.
+/// handler checks MACs. kApiKey and kAdmin (forward, metrics): this machine (net::is_local_caller), or a
+/// proof of the join key over the body.
 class NodeAccess final : public net::AccessPolicy {
  public:
   explicit NodeAccess(std::optional<JoinKey> join_key, FaultPoints* faults = nullptr)
@@ -24,8 +24,5 @@ class NodeAccess final : public net::AccessPolicy {
   const std::optional<JoinKey> join_key_;
   FaultPoints* const faults_;
 };
-
-/// OK when the address is of this machine.
-bool is_loopback(std::string_view ip);
 
 }  // namespace mesh

@@ -5,7 +5,7 @@
 #include "common/identity/sha256.h"
 #include "common/identity/signed_message.h"
 #include "common/json/error_fields.h"
-#include "common/net/address.h"
+#include "common/net/local_caller.h"
 
 namespace mesh::tracker {
 namespace {
@@ -32,11 +32,6 @@ std::string_view bearer_of(const net::Request& request) {
 
 }  // namespace
 
-bool is_loopback(std::string_view ip) {
-  const auto kind = net::classify_address(ip);
-  return kind.ok() && *kind == net::AddressKind::kLoopback;
-}
-
 TrackerAccess::TrackerAccess(const std::vector<std::string>& api_keys, const std::string& admin_key) {
   for (const std::string& key : api_keys) api_keys_.push_back(sha256(key));
   if (!admin_key.empty()) admin_keys_.push_back(sha256(admin_key));
@@ -48,7 +43,14 @@ Status TrackerAccess::admit(net::Access access, net::Request& request) {
     case net::Access::kSession:
       return absl::OkStatus();
     case net::Access::kApiKey: {
-      if (api_keys_.empty()) return absl::OkStatus();
+      if (api_keys_.empty()) {
+        if (net::is_local_caller(request)) return absl::OkStatus();
+        return error(
+            StatusCode::kPermissionDenied,
+            "without API keys only programs of this machine are answered; this request was passed on by a "
+            "proxy, or a browser sent it for a web page of elsewhere or under a name: start the tracker with "
+            "--api-key");
+      }
       const auto which = position_of(api_keys_, bearer_of(request));
       if (!which) {
         return json::with_code(
@@ -60,11 +62,12 @@ Status TrackerAccess::admit(net::Access access, net::Request& request) {
       return absl::OkStatus();
     }
     case net::Access::kAdmin:
-      if (is_loopback(request.remote_ip) || position_of(admin_keys_, bearer_of(request)))
+      if (net::is_local_caller(request) || position_of(admin_keys_, bearer_of(request)))
         return absl::OkStatus();
       return error(
           StatusCode::kUnauthenticated,
-          "from another machine this needs the admin key (--admin-key) as 'Authorization: Bearer KEY'");
+          "from another machine, through a proxy or for a web page of elsewhere this needs the admin key "
+          "(--admin-key) as 'Authorization: Bearer KEY'");
     case net::Access::kNode:
       if (!request.headers.get(kSignatureHeader).empty()) return absl::OkStatus();
       return json::with_code(error(StatusCode::kUnauthenticated,

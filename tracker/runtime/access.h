@@ -9,14 +9,11 @@
 
 namespace mesh::tracker {
 
-/// OK when the address is of this machine.
-bool is_loopback(std::string_view ip);
-
 /// Who may call a tracker. Keys are kept hashed and compared in constant time.
 ///  kAnyone, kSession: everybody (the handler of kSession checks MACs).
-///  kApiKey: "Authorization: Bearer KEY" with one of the keys; everybody when there are none.
-///  kAdmin: this machine; from others the admin key as Bearer, or nobody when there is none.
-///  kNode: a message that its sender signed; the principal becomes the signer's NodeId in hex.
+///  kApiKey: "Authorization: Bearer KEY" with one of the keys; this machine when there are none.
+///  kAdmin: this machine (net::is_local_caller); from others the admin key as Bearer, or nobody when there is
+///  none. kNode: a message that its sender signed; the principal becomes the signer's NodeId in hex.
 class TrackerAccess final : public net::AccessPolicy {
  public:
   TrackerAccess(const std::vector<std::string>& api_keys, const std::string& admin_key);

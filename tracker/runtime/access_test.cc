@@ -23,6 +23,23 @@ TEST(TrackerAccess, WithoutKeysClientsNeedNone) {
   EXPECT_TRUE(access.admit(net::Access::kApiKey, request).ok());
 }
 
+TEST(TrackerAccess, WhatOpensForThisMachineStaysShutForProxiesAndForeignPages) {
+  TrackerAccess access({}, "admin");
+  for (const auto& [header, value] :
+       {std::pair{"X-Forwarded-For", "203.0.113.9"}, {"Origin", "https://evil.example"}}) {
+    net::Request request = from("127.0.0.1");
+    request.headers.add(header, value);
+    EXPECT_EQ(access.admit(net::Access::kApiKey, request).code(), StatusCode::kPermissionDenied) << header;
+    EXPECT_EQ(access.admit(net::Access::kAdmin, request).code(), StatusCode::kUnauthenticated) << header;
+    request.headers.add("Authorization", "Bearer admin");
+    EXPECT_TRUE(access.admit(net::Access::kAdmin, request).ok()) << header;
+  }
+  TrackerAccess with_key({"api"}, "");
+  net::Request passed_on = from("127.0.0.1", "Bearer api");
+  passed_on.headers.add("X-Forwarded-For", "203.0.113.9");
+  EXPECT_TRUE(with_key.admit(net::Access::kApiKey, passed_on).ok());
+}
+
 TEST(TrackerAccess, AWrongOrMissingApiKeyIsInvalidApiKey) {
   TrackerAccess access({"right", "other"}, "");
   for (const char* given : {"", "Bearer wrong", "Bearer ", "right", "bearer right", "Bearer right2"}) {
