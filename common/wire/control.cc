@@ -17,6 +17,50 @@ StatusOr<Message> parse(std::string_view text) {
   return message;
 }
 
+/// What one node may say of itself; the tracker compares shards with each other.
+constexpr std::size_t kMostShards = 256, kMostEntries = 1024, kMostTextBytes = 4096;
+
+Status too_many(std::string_view name, std::size_t count, std::size_t most) {
+  return error(StatusCode::kInvalidArgument, "{}: {} entries or bytes, {} are allowed", name, count, most);
+}
+template <class List>
+Status at_most(std::string_view name, const List& list, std::size_t most) {
+  return list.size() <= most ? absl::OkStatus() : too_many(name, list.size(), most);
+}
+
+Status check_sizes(const Join& join) {
+  MESH_RETURN_IF_ERROR(at_most("shards", join.shards, kMostShards));
+  MESH_RETURN_IF_ERROR(at_most("wire_versions", join.wire_versions, kMostEntries));
+  for (const auto& [name, list] : {std::pair{"features", &join.features},
+                                   {"model_types", &join.model_types},
+                                   {"quantizations", &join.quantizations},
+                                   {"compute_types", &join.compute_types}}) {
+    MESH_RETURN_IF_ERROR(at_most(name, *list, kMostEntries));
+    for (const std::string& text : *list) MESH_RETURN_IF_ERROR(at_most(name, text, kMostTextBytes));
+  }
+  for (const auto& [name, text] : {std::pair{"program_version", &join.program_version},
+                                   {"address", &join.address},
+                                   {"device", &join.device}}) {
+    MESH_RETURN_IF_ERROR(at_most(name, *text, kMostTextBytes));
+  }
+  return absl::OkStatus();
+}
+
+Status check_sizes(const Heartbeat& beat) {
+  MESH_RETURN_IF_ERROR(at_most("shards", beat.shards, kMostShards));
+  MESH_RETURN_IF_ERROR(at_most("directives", beat.directives, kMostEntries));
+  MESH_RETURN_IF_ERROR(at_most("stage_times", beat.stage_times, kMostEntries));
+  MESH_RETURN_IF_ERROR(at_most("links", beat.links, kMostEntries));
+  return absl::OkStatus();
+}
+
+template <class Message>
+StatusOr<Message> parse_within_sizes(std::string_view text) {
+  MESH_ASSIGN_OR_RETURN(Message message, parse<Message>(text));
+  MESH_RETURN_IF_ERROR(check_sizes(message));
+  return message;
+}
+
 }  // namespace
 
 std::string to_json(const Join& join) {
@@ -46,13 +90,13 @@ std::string to_json(const ControlError& error) {
 }
 
 StatusOr<Join> parse_join(std::string_view text) {
-  return parse<Join>(text);
+  return parse_within_sizes<Join>(text);
 }
 StatusOr<JoinReply> parse_join_reply(std::string_view text) {
   return parse<JoinReply>(text);
 }
 StatusOr<Heartbeat> parse_heartbeat(std::string_view text) {
-  return parse<Heartbeat>(text);
+  return parse_within_sizes<Heartbeat>(text);
 }
 StatusOr<HeartbeatReply> parse_heartbeat_reply(std::string_view text) {
   return parse<HeartbeatReply>(text);

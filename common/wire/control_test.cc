@@ -137,6 +137,23 @@ TEST(Control, OfALoadingShardItsFirstLayersMayBeInUse) {
   EXPECT_TRUE(parse_heartbeat(text)->shards[0].ready.empty());
 }
 
+TEST(Control, ListsThatOneNodeCannotHaveAreRefused) {
+  Join join = full_join();
+  join.shards.assign(256, join.shards.front());
+  EXPECT_TRUE(parse_join(to_json(join)).ok());
+  join.shards.push_back(join.shards.front());
+  EXPECT_THAT(std::string(message_of(parse_join(to_json(join)).status())), HasSubstr("shards: 257"));
+  join = full_join();
+  join.device = std::string(5000, 'x');
+  EXPECT_THAT(std::string(message_of(parse_join(to_json(join)).status())), HasSubstr("device: 5000"));
+  Heartbeat beat = full_heartbeat();
+  beat.shards.assign(257, beat.shards.front());
+  EXPECT_THAT(std::string(message_of(parse_heartbeat(to_json(beat)).status())), HasSubstr("shards: 257"));
+  beat = full_heartbeat();
+  beat.links.assign(1025, beat.links.front());
+  EXPECT_THAT(std::string(message_of(parse_heartbeat(to_json(beat)).status())), HasSubstr("links: 1025"));
+}
+
 TEST(Control, NegativeMeasuresAreRefused) {
   Heartbeat beat = full_heartbeat();
   beat.links[0].bytes_per_second = -1;

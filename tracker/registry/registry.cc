@@ -24,7 +24,21 @@ bool is_copy(const wire::ShardStatus& loading, const std::vector<wire::ShardStat
   });
 }
 
+/// Plans are some a minute at most, so a node is never ahead by more; and no number that a node names,
+/// however often, takes the mesh near the end of epochs.
+constexpr std::uint64_t kMostEpochsAhead = std::uint64_t{1} << 32;
+
 }  // namespace
+
+Status Registry::check_epoch(Epoch named) const {
+  if (named.value <= highest_epoch_.value || named.value - highest_epoch_.value <= kMostEpochsAhead)
+    return absl::OkStatus();
+  return error(
+      StatusCode::kInvalidArgument,
+      "highest_epoch {} is too far above {}, the highest that is known here: remove the node's state file "
+      "(agent.json in its data folder) if it was damaged",
+      named.value, highest_epoch_.value);
+}
 
 void Registry::restore(const NodeId& id, std::string public_key, wire::Join facts, TimePoint now) {
   highest_epoch_ = std::max(highest_epoch_, facts.highest_epoch);
@@ -41,6 +55,7 @@ void Registry::restore(const NodeId& id, std::string public_key, wire::Join fact
 
 StatusOr<Registry::Granted> Registry::join(const NodeId& id, std::string public_key, const wire::Join& join,
                                            TimePoint now) {
+  MESH_RETURN_IF_ERROR(check_epoch(join.highest_epoch));
   NodeRecord& record = nodes_[id];
   if (!record.public_key.empty() && join.stamp <= record.facts.stamp) {
     return error(StatusCode::kFailedPrecondition,
@@ -91,6 +106,7 @@ StatusOr<NodeRecord*> Registry::current(const NodeId& id, std::uint64_t lease, c
 
 StatusOr<Registry::Beat> Registry::heartbeat(const NodeId& id, const wire::Heartbeat& beat, TimePoint now) {
   MESH_ASSIGN_OR_RETURN(NodeRecord* const record, current(id, beat.lease, beat.stamp, now));
+  MESH_RETURN_IF_ERROR(check_epoch(beat.highest_epoch));
   if (beat.draining != record->draining || !same_holdings(beat.shards, record->facts.shards)) ++version_;
   record->facts.stamp = beat.stamp;
   record->facts.shards = beat.shards;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -58,7 +59,8 @@ class Registry {
     std::uint64_t reply = 0;
   };
   /// The signature has been checked. A second join of an identity replaces its record's facts and ends its
-  /// old lease. kFailedPrecondition for a stamp that is not above the last one seen (a replay).
+  /// old lease. kFailedPrecondition for a stamp that is not above the last one seen (a replay);
+  /// kInvalidArgument for an epoch that no tracker here can have given out.
   StatusOr<Granted> join(const NodeId& id, std::string public_key, const wire::Join& join, TimePoint now);
 
   struct Beat {
@@ -66,7 +68,7 @@ class Registry {
     bool renewed = false;
   };
   /// kNotFound: unknown node, or its lease ended (join again). kAborted: another lease. kFailedPrecondition:
-  /// replay.
+  /// replay. kInvalidArgument: as join().
   StatusOr<Beat> heartbeat(const NodeId& id, const wire::Heartbeat& beat, TimePoint now);
 
   /// The owner takes the node away: its record goes at once. Errors as heartbeat().
@@ -86,14 +88,16 @@ class Registry {
   /// is being loaded the layers that are ready count as such, unless the node has other ready ones beside
   /// them; of several that are being loaded those of the first.
   Coverage coverage(const ModelIdentity& model, std::uint32_t layer_count) const;
-  /// Highest epoch that any node has ever named.
+  /// Highest epoch that any node has ever named, or that was given out.
   Epoch highest_epoch() const { return highest_epoch_; }
+  void given_out(Epoch epoch) { highest_epoch_ = std::max(highest_epoch_, epoch); }
   /// True from when more than a third fell silent within one lease until half of those are back (or as many
   /// others came): no new directives then. An operator ends it by trust_again().
   bool suspects_itself() const { return suspect_; }
   void trust_again() { suspect_ = false; }
 
  private:
+  Status check_epoch(Epoch named) const;
   StatusOr<NodeRecord*> current(const NodeId& id, std::uint64_t lease, const wire::Stamp& stamp,
                                 TimePoint now);
   void note_silence(TimePoint now);

@@ -230,6 +230,27 @@ TEST_F(RegistryTest, HighestEpochOfAnyNodeIsKept) {
   EXPECT_EQ(registry.highest_epoch(), Epoch{41});
 }
 
+TEST_F(RegistryTest, AnEpochThatNobodyGaveOutIsRefusedAndChangesNothing) {
+  const Registry::Granted granted = join(1);
+  for (const std::uint64_t named : {~std::uint64_t{0}, ~std::uint64_t{0} - 1, std::uint64_t{1} << 33}) {
+    wire::Join message = join_message();
+    message.highest_epoch = {named};
+    EXPECT_EQ(registry.join(node(2), std::string(32, 'k'), message, now).status().code(),
+              StatusCode::kInvalidArgument);
+    wire::Heartbeat message_beat;
+    message_beat.stamp = {1, 1000};
+    message_beat.lease = granted.lease;
+    message_beat.highest_epoch = {named};
+    EXPECT_EQ(registry.heartbeat(node(1), message_beat, now).status().code(), StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(registry.find(node(2)), nullptr);
+  EXPECT_EQ(registry.highest_epoch(), Epoch{0});
+  registry.given_out({std::uint64_t{1} << 33});
+  wire::Join message = join_message();
+  message.highest_epoch = {std::uint64_t{1} << 33};
+  EXPECT_TRUE(registry.join(node(2), std::string(32, 'k'), message, now).ok());
+}
+
 TEST_F(RegistryTest, ManyNodesSilentAtOnceMakeTheTrackerSuspectItselfUntilHalfAreBack) {
   std::vector<Registry::Granted> granted;
   for (std::uint8_t i = 0; i < 9; ++i) granted.push_back(join(i));

@@ -96,6 +96,7 @@ void Membership::reconsider() {
     log_.error("cannot store the next epoch, so nothing is ordered: {}", message_of(epoch.status()));
     return;
   }
+  registry_.given_out(*epoch);
   desk_.adopt(*epoch);
   const Plan& plan = desk_.plan();
   log_.info("plan of epoch {}: {} assignments, {} steps, {} gaps", plan.epoch.value, plan.target.size(),

@@ -14,6 +14,9 @@ namespace {
 
 constexpr int kBusyMilliseconds = 5000;
 constexpr std::string_view kEpoch = "epoch";
+constexpr std::size_t kMostOutcomeBytes = 4096;
+/// Lines between two looks for those that are too old: each change of the file is waited for.
+constexpr std::int64_t kTrimEvery = 100;
 
 }  // namespace
 
@@ -32,10 +35,12 @@ StatusOr<Store> Store::open(const std::string& path) {
   return store;
 }
 
-Store::Store(Store&& other) noexcept : db_(std::exchange(other.db_, nullptr)) {}
+Store::Store(Store&& other) noexcept
+    : kept_directives_(other.kept_directives_), db_(std::exchange(other.db_, nullptr)) {}
 
 Store& Store::operator=(Store&& other) noexcept {
   std::swap(db_, other.db_);
+  kept_directives_ = other.kept_directives_;
   return *this;
 }
 
@@ -96,14 +101,18 @@ StatusOr<std::vector<StoredNode>> Store::nodes() {
 }
 
 Status Store::log_directive(const StoredDirective& directive) {
-  return Statement(db_, "INSERT INTO directive(id, node, epoch, body, outcome, unix_ms) VALUES(?,?,?,?,?,?)")
-      .text(directive.id)
-      .blob(directive.node.view())
-      .integer(static_cast<std::int64_t>(directive.epoch.value))
-      .text(directive.body)
-      .text(directive.outcome)
-      .integer(directive.unix_ms)
-      .done();
+  MESH_RETURN_IF_ERROR(
+      Statement(db_, "INSERT INTO directive(id, node, epoch, body, outcome, unix_ms) VALUES(?,?,?,?,?,?)")
+          .text(directive.id)
+          .blob(directive.node.view())
+          .integer(static_cast<std::int64_t>(directive.epoch.value))
+          .text(directive.body)
+          .text(directive.outcome.substr(0, kMostOutcomeBytes))
+          .integer(directive.unix_ms)
+          .done());
+  const std::int64_t line = sqlite3_last_insert_rowid(db_);
+  if (line % kTrimEvery != 0) return absl::OkStatus();
+  return Statement(db_, "DELETE FROM directive WHERE line <= ?").integer(line - kept_directives_).done();
 }
 
 StatusOr<std::vector<StoredDirective>> Store::directives(std::size_t limit) {

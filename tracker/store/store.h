@@ -36,7 +36,9 @@ class Store final : public MembershipStore {
   Status put_node(const StoredNode& node) override;
   Status erase_node(const NodeId& id) override;
   StatusOr<std::vector<StoredNode>> nodes() override;
+  /// Long outcomes are cut, and about the newest `keep_directives()` lines stay.
   Status log_directive(const StoredDirective& directive) override;
+  void keep_directives(std::int64_t lines) { kept_directives_ = lines; }
 
   /// The newest `limit` lines, newest first.
   StatusOr<std::vector<StoredDirective>> directives(std::size_t limit);
@@ -44,6 +46,7 @@ class Store final : public MembershipStore {
  private:
   explicit Store(sqlite3* db) : db_(db) {}
 
+  std::int64_t kept_directives_ = 10'000;
   sqlite3* db_ = nullptr;
 };
 

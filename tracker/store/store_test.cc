@@ -83,6 +83,18 @@ TEST_F(StoreTest, DirectiveLogIsNewestFirst) {
   EXPECT_EQ(store.directives(10)->size(), 2u);
 }
 
+TEST_F(StoreTest, DirectiveLogKeepsItsNewestLinesAndTheBeginningOfLongOnes) {
+  Store store = open();
+  store.keep_directives(10);
+  ASSERT_TRUE(store.log_directive({"first", node(1), {1}, "{}", std::string(1 << 20, 'x'), 1}).ok());
+  EXPECT_EQ(store.directives(1)->front().outcome, std::string(4096, 'x'));
+  for (int i = 2; i <= 205; ++i)
+    ASSERT_TRUE(store.log_directive({std::to_string(i), node(1), {2}, "{}", "done", 2}).ok());
+  const auto lines = store.directives(1000);
+  EXPECT_EQ(lines->front().id, "205");
+  EXPECT_EQ(lines->back().id, "191") << "at the 200th line the last ten stayed";
+}
+
 TEST_F(StoreTest, WhatWasStoredSurvivesAKill) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
