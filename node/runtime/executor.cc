@@ -78,10 +78,13 @@ void Executor::loop() {
   while (auto job = queue_.pop()) {
     const std::lock_guard turn(turn_);
     if (auto* work = std::get_if<StepJob>(&*job)) {
-      if (!queue_.closed()) step(std::move(*work));
+      if (!queue_.closed()) {
+        step(std::move(*work));
+      } else {
+        give_out(work->orders);  // caches of ended sessions are freed all the same
+      }
     } else if (auto* orders = std::get_if<std::vector<CacheJob>>(&*job)) {
-      wait_for_steps();
-      for (CacheJob& one : *orders) caches_.carry_out(std::move(one));
+      give_out(*orders);
     } else {
       wait_for_steps();
       caches_.wait();
@@ -95,14 +98,19 @@ void Executor::finish_loop() {
   while (auto begun = begun_.pop()) finish(*std::move(begun));
 }
 
+void Executor::give_out(std::vector<CacheJob>& orders) {
+  if (orders.empty()) return;
+  wait_for_steps();
+  for (CacheJob& order : orders) caches_.carry_out(std::move(order));
+}
+
 void Executor::wait_for_steps() {
   std::unique_lock lock(mutex_);
   ended_.wait(lock, [this] { return under_way_ == 0; });
 }
 
 void Executor::step(StepJob job) {
-  if (!job.orders.empty()) wait_for_steps();
-  for (CacheJob& order : job.orders) caches_.carry_out(std::move(order));
+  give_out(job.orders);
   pass(faults_, FaultPoint::kBeforeCompute);
   Begun begun = begin(job);
   const std::pair of(job.shard.get(), job.work.range);

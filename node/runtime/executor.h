@@ -89,6 +89,8 @@ class Executor {
   void step(StepJob job);
   Begun begin(const StepJob& job);
   void finish(Begun begun);
+  /// Has them carried out when no step is under way.
+  void give_out(std::vector<CacheJob>& orders);
   /// Returns when no step is under way.
   void wait_for_steps();
 

@@ -70,6 +70,9 @@ class Steps {
     executor_.carry_out(list);
   }
   void stop() { executor_.stop(); }
+  bool call() {
+    return executor_.call([] {});
+  }
 
   static constexpr LayerRange kAll{0, FakeEngine::kLayers};
   FakeEngine engine;
@@ -124,6 +127,18 @@ TEST(Executor, WhoHearsOfACopyMayGiveAStepOfItsCacheThereAndThen) {
   EXPECT_EQ(steps.end().token->token, FakeEngine::expected({4, 5}, {Steps::kAll}, 1)[0]);
   EXPECT_EQ(steps.end().token->token, FakeEngine::expected({4}, {Steps::kAll}, 1)[0]);
   steps.stop();
+}
+
+TEST(Executor, WhatAStepThatIsDroppedAtTheStopWasToFreeIsFreed) {
+  Steps steps({});
+  steps.engine.set_gate(false);
+  steps.begin(1, 0);
+  steps.begin(2, 0, {pipeline::FreeCache{1}});
+  auto stopped = std::async(std::launch::async, [&] { steps.stop(); });
+  while (steps.call()) std::this_thread::yield();
+  steps.engine.set_gate(true);
+  stopped.get();
+  EXPECT_EQ(steps.engine.open_caches(), 0u);
 }
 
 TEST(Executor, AStepWaitsForTheCopiesOfItsOwnCache) {
