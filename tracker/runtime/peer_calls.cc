@@ -1,5 +1,7 @@
 #include "tracker/runtime/peer_calls.h"
 
+#include <algorithm>
+
 #include "common/identity/signed_message.h"
 #include "common/net/message.h"
 
@@ -7,34 +9,101 @@ namespace mesh::tracker {
 namespace {
 
 /// Nodes come and go; connections to those that went must not pile up.
-constexpr std::size_t kMostUrls = 1024;
+constexpr std::size_t kMostPeers = 1024;
+/// Calls under way to one node.
+constexpr std::size_t kAtOnce = 2;
 constexpr int kTooMany = 429;
 
 }  // namespace
 
 PeerCalls::PeerCalls(Options options, std::shared_ptr<const KeyPair> signer)
-    : options_(std::move(options)), signer_(std::move(signer)), jobs_(options_.queued) {
+    : options_(std::move(options)), signer_(std::move(signer)) {
   for (std::size_t i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { work(); });
 }
 
 void PeerCalls::stop() {
-  jobs_.close();
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  changed_.notify_all();
   for (std::thread& thread : threads_) {
     if (thread.joinable()) thread.join();
   }
 }
 
 void PeerCalls::post(std::string url, std::string_view route, std::string body, Done done) {
-  Job job{std::move(url), std::string(route), std::move(body), std::move(done)};
-  if (jobs_.try_push(job)) return;
+  Job job{std::move(url), std::string(route), std::move(body), std::move(done), SteadyClock().now()};
+  {
+    const std::lock_guard lock(mutex_);
+    if (peers_.size() >= kMostPeers && !peers_.contains(job.url)) forget_idle();
+    Peer& peer = peers_[job.url];
+    if (!stopped_ && peer.jobs.size() < options_.queued) {
+      peer.jobs.push_back(std::move(job));
+      ++waiting_;
+      changed_.notify_one();
+      return;
+    }
+  }
   job.done(error(StatusCode::kUnavailable, "too many control calls wait"));
 }
 
 void PeerCalls::work() {
-  while (auto job = jobs_.pop()) job->done(call(*job));
+  while (auto job = next()) {
+    if (SteadyClock().now() - job->posted > options_.timeout) {
+      ended(job->url, std::nullopt);
+      job->done(error(StatusCode::kDeadlineExceeded, "the node was too slow with the calls before this one"));
+      continue;
+    }
+    bool reached = false;
+    StatusOr<std::string> answer = call(*job, reached);
+    ended(job->url, reached);
+    job->done(std::move(answer));
+  }
 }
 
-StatusOr<std::string> PeerCalls::call(const Job& job) {
+bool PeerCalls::may_begin(const Peer& peer) const {
+  if (peer.jobs.empty()) return false;
+  if (!peer.doubtful) return peer.running < kAtOnce;
+  return peer.running == 0 && doubtful_ < std::max<std::size_t>(options_.threads / 2, 1);
+}
+
+std::optional<PeerCalls::Job> PeerCalls::next() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    auto at = peers_.upper_bound(last_);
+    for (std::size_t seen = 0; seen < peers_.size(); ++seen, ++at) {
+      if (at == peers_.end()) at = peers_.begin();
+      Peer& peer = at->second;
+      if (!may_begin(peer)) continue;
+      last_ = at->first;
+      Job job = std::move(peer.jobs.front());
+      peer.jobs.pop_front();
+      --waiting_;
+      ++peer.running;
+      doubtful_ += peer.doubtful;
+      return job;
+    }
+    if (stopped_ && waiting_ == 0) return std::nullopt;
+    changed_.wait(lock);
+  }
+}
+
+void PeerCalls::ended(const std::string& url, std::optional<bool> reached) {
+  {
+    const std::lock_guard lock(mutex_);
+    Peer& peer = peers_.at(url);
+    doubtful_ -= peer.doubtful;
+    --peer.running;
+    const bool doubtful = reached ? !*reached : peer.doubtful;
+    if (doubtful && !peer.doubtful) doubtful_ += peer.running;
+    if (!doubtful && peer.doubtful) doubtful_ -= peer.running;
+    peer.doubtful = doubtful;
+  }
+  changed_.notify_all();
+}
+
+StatusOr<std::string> PeerCalls::call(const Job& job, bool& reached) {
   MESH_ASSIGN_OR_RETURN(std::unique_ptr<net::Client> client, borrow(job.url));
   const MessageSignature signature = sign_message(*signer_, job.route, job.body);
   net::CallOptions call;
@@ -43,6 +112,7 @@ StatusOr<std::string> PeerCalls::call(const Job& job) {
   call.timeout = options_.timeout;
   call.idempotent = true;  // every control message may be repeated harmlessly
   auto reply = client->post(job.route, job.body, net::kJsonType, call);
+  reached = reply.ok();
   if (!reply.ok()) return reply.status();
   give_back(job.url, std::move(client));
   if (reply->status != kTooMany) MESH_RETURN_IF_ERROR(reply->as_status());
@@ -52,10 +122,10 @@ StatusOr<std::string> PeerCalls::call(const Job& job) {
 StatusOr<std::unique_ptr<net::Client>> PeerCalls::borrow(const std::string& url) {
   {
     const std::lock_guard lock(mutex_);
-    const auto found = idle_.find(url);
-    if (found != idle_.end() && !found->second.empty()) {
-      auto client = std::move(found->second.back());
-      found->second.pop_back();
+    auto& idle = peers_.at(url).idle;
+    if (!idle.empty()) {
+      auto client = std::move(idle.back());
+      idle.pop_back();
       return client;
     }
   }
@@ -67,8 +137,12 @@ StatusOr<std::unique_ptr<net::Client>> PeerCalls::borrow(const std::string& url)
 
 void PeerCalls::give_back(const std::string& url, std::unique_ptr<net::Client> client) {
   const std::lock_guard lock(mutex_);
-  if (idle_.size() >= kMostUrls && !idle_.contains(url)) idle_.clear();
-  idle_[url].push_back(std::move(client));
+  peers_.at(url).idle.push_back(std::move(client));
+}
+
+void PeerCalls::forget_idle() {
+  std::erase_if(peers_,
+                [](const auto& entry) { return entry.second.jobs.empty() && entry.second.running == 0; });
 }
 
 }  // namespace mesh::tracker
