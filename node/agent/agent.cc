@@ -17,7 +17,6 @@ constexpr Duration kLongestBackOff = std::chrono::seconds(15);
 constexpr std::uint32_t kLongestDouble = 6;  // 250 ms · 2⁶ is beyond the longest
 constexpr std::size_t kPastKept = 1024;
 constexpr std::size_t kWaitingAtMost = 256;
-constexpr std::uint32_t kFailuresBeforeWarning = 1;
 
 std::string shard_name(const wire::CatalogueEntry* model, const LayerRange& layers) {
   return fmt::format("layers {} of {}", to_string(layers),
@@ -166,9 +165,10 @@ void AgentCore::on_call_failed(TimePoint now, const CallFailure& failure) {
   }
   if (!joining && (code == "unknown_node" || code == "wrong_lease"))
     return rejoin_now(now, "the tracker does not know this node's lease");
-  if (failures_ < kFailuresBeforeWarning) {
+  if (failures_ == 0 || said_ != message_of(failure.status)) {
+    said_ = message_of(failure.status);
     say(Say::Level::kWarning,
-        fmt::format("the tracker cannot be reached: {}; trying again by itself", message_of(failure.status)));
+        fmt::format("the tracker cannot be reached: {}; trying again by itself", said_));
   }
   note_lapse(now);
   back_off(now);

@@ -146,6 +146,7 @@ class AgentCore {
   TimePoint call_sent_;
   TimePoint next_call_;
   std::uint32_t failures_ = 0;
+  std::string said_;  ///< the last trouble that a warning named
   std::uint64_t random_;
 
   std::uint64_t number_ = 0;  ///< of the last stamp given

@@ -216,6 +216,15 @@ TEST_F(AgentTest, BackOffGrowsWithJitterAndIsSaidOnce) {
   EXPECT_EQ(said, 1);
 }
 
+TEST_F(AgentTest, AnotherTroubleIsSaidThoughTheFirstLasts) {
+  core_.on_time(now());
+  fail_call();
+  EXPECT_TRUE(take<Say>().has_value());
+  advance(core_.next_wakeup() - now());
+  core_.on_call_failed(now(), {error(StatusCode::kPermissionDenied, "another key"), {}});
+  EXPECT_THAT(take<Say>()->text, HasSubstr("another key"));
+}
+
 TEST_F(AgentTest, AnUpgradeOrAWrongJoinKeyEndsTheProgramWithTheFix) {
   core_.on_time(now());
   fail_call("upgrade", "0.9.0");

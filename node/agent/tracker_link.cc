@@ -9,12 +9,22 @@ namespace mesh {
 
 Status TrackerLink::Pin::check(const PublicKey& key) {
   const std::lock_guard lock(mutex_);
+  MESH_RETURN_IF_ERROR(compare_locked(key));
+  key_ = key;
+  return absl::OkStatus();
+}
+
+Status TrackerLink::Pin::compare(const PublicKey& key) const {
+  const std::lock_guard lock(mutex_);
+  return compare_locked(key);
+}
+
+Status TrackerLink::Pin::compare_locked(const PublicKey& key) const {
   if (join_key_ && !join_key_->pins(key)) {
     return error(StatusCode::kPermissionDenied,
                  "the program at --tracker has another key than --join-key names");
   }
-  if (!key_) key_ = key;
-  if (*key_ == key) return absl::OkStatus();
+  if (!key_ || *key_ == key) return absl::OkStatus();
   return error(StatusCode::kPermissionDenied,
                "the tracker's key changed while this node ran; restart the node to trust the new one");
 }
@@ -47,6 +57,31 @@ net::Headers TrackerLink::signed_headers(std::string_view path, std::string_view
   return headers;
 }
 
+Status TrackerLink::distrusted(const Status& why, wire::ControlError& refusal) const {
+  if (!pin_->key()) refusal = {"signature", std::string(message_of(why)), ""};
+  return why;
+}
+
+Status TrackerLink::refused(std::string_view route, const net::Reply& reply,
+                            wire::ControlError& refusal) const {
+  const Status status = reply.as_status();
+  const auto parsed = wire::parse_control_error(reply.body);
+  const auto signer =
+      verify_message(route, reply.body, reply.headers.get(kKeyHeader), reply.headers.get(kSignatureHeader));
+  if (signer.ok()) {
+    if (const Status pinned = pin_->compare(*signer); !pinned.ok()) return distrusted(pinned, refusal);
+  } else if (reply.status == 404) {
+    return error(StatusCode::kNotFound,
+                 "{} answers but is no listener for nodes: --tracker takes the URL of the tracker's "
+                 "--mesh-listen (port 8070 unless its owner chose another), not the one for clients",
+                 options_.url);
+  } else if (pin_->is_set()) {
+    return error(status.code(), "an answer came that the tracker did not sign: {}", message_of(status));
+  }
+  if (parsed.ok()) refusal = *parsed;
+  return status;
+}
+
 StatusOr<std::string> TrackerLink::call(std::string_view route, const std::string& body, Duration timeout,
                                         wire::ControlError& refusal) {
   MESH_ASSIGN_OR_RETURN(net::Client * client, client());
@@ -54,16 +89,10 @@ StatusOr<std::string> TrackerLink::call(std::string_view route, const std::strin
   options.headers = signed_headers(route, body);
   options.timeout = timeout;
   MESH_ASSIGN_OR_RETURN(net::Reply reply, client->post(std::string(route), body, net::kJsonType, options));
-  if (const Status status = reply.as_status(); !status.ok()) {
-    if (auto parsed = wire::parse_control_error(reply.body); parsed.ok()) refusal = *std::move(parsed);
-    return status;
-  }
+  if (!reply.as_status().ok()) return refused(route, reply, refusal);
   MESH_ASSIGN_OR_RETURN(const PublicKey key, verify_message(route, reply.body, reply.headers.get(kKeyHeader),
                                                             reply.headers.get(kSignatureHeader)));
-  if (const Status pinned = pin_->check(key); !pinned.ok()) {
-    refusal = {"signature", std::string(message_of(pinned)), ""};
-    return pinned;
-  }
+  if (const Status pinned = pin_->check(key); !pinned.ok()) return distrusted(pinned, refusal);
   return std::move(reply.body);
 }
 

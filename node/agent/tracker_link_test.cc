@@ -31,6 +31,7 @@ class TrackerLinkTest : public testing::Test {
       response.headers.add(kKeyHeader, signature.key_hex);
       response.headers.add(kSignatureHeader, signature.signature_hex);
       if (tampered_) response.body += " ";
+      if (unsigned_) response.headers = {};
       return response;
     };
     std::vector<net::Route> routes;
@@ -54,6 +55,7 @@ class TrackerLinkTest : public testing::Test {
   std::string answer_ = "{\"ok\":true}";
   int status_ = 200;
   bool tampered_ = false;
+  bool unsigned_ = false;
   wire::ControlError refusal_;
   std::unique_ptr<net::Server> server_;
 };
@@ -99,6 +101,58 @@ TEST_F(TrackerLinkTest, ARefusalKeepsItsCode) {
   answer_ = R"({"error":{"code":"upgrade","message":"too old","install":"0.2.0"}})";
   EXPECT_FALSE(call(std::make_shared<TrackerLink::Pin>(std::nullopt)).ok());
   EXPECT_EQ(refusal_, (wire::ControlError{"upgrade", "too old", "0.2.0"}));
+}
+
+TEST_F(TrackerLinkTest, WithoutItsSignatureNobodyRefusesForAPinnedTracker) {
+  const std::string refusal = R"({"error":{"code":"upgrade","message":"too old","install":"0.2.0"}})";
+  const JoinKey join_key = JoinKey::make(key_.public_key());
+  const auto seen = std::make_shared<TrackerLink::Pin>(std::nullopt);
+  ASSERT_TRUE(call(seen).ok());
+  status_ = 426;
+  answer_ = refusal;
+  const KeyPair own = key_;
+  for (const auto& pin : {seen, std::make_shared<TrackerLink::Pin>(join_key)}) {
+    key_ = own;
+    EXPECT_FALSE(call(pin, join_key).ok());
+    EXPECT_EQ(refusal_.code, "upgrade");
+    unsigned_ = true;
+    EXPECT_THAT(std::string(message_of(call(pin, join_key).status())), HasSubstr("did not sign"));
+    EXPECT_EQ(refusal_, wire::ControlError{});
+    unsigned_ = false;
+  }
+  // Another key's refusal: no reply of the tracker's came before the second.
+  key_ = KeyPair::generate();
+  EXPECT_EQ(call(seen).status().code(), StatusCode::kPermissionDenied);
+  EXPECT_EQ(refusal_, wire::ControlError{});
+  EXPECT_EQ(call(std::make_shared<TrackerLink::Pin>(join_key), join_key).status().code(),
+            StatusCode::kPermissionDenied);
+  EXPECT_EQ(refusal_.code, "signature");
+}
+
+TEST_F(TrackerLinkTest, BeforeAKeyIsPinnedAnUnsignedRefusalHelps) {
+  status_ = 426;
+  unsigned_ = true;
+  answer_ = R"({"error":{"code":"upgrade","message":"too old","install":"0.2.0"}})";
+  EXPECT_FALSE(call(std::make_shared<TrackerLink::Pin>(std::nullopt)).ok());
+  EXPECT_EQ(refusal_.code, "upgrade");
+}
+
+TEST_F(TrackerLinkTest, AKeyThatChangesLaterEndsNothing) {
+  const auto pin = std::make_shared<TrackerLink::Pin>(std::nullopt);
+  ASSERT_TRUE(call(pin).ok());
+  key_ = KeyPair::generate();
+  EXPECT_THAT(std::string(message_of(call(pin).status())), HasSubstr("restart the node"));
+  EXPECT_EQ(refusal_, wire::ControlError{});
+  EXPECT_NE(pin->key(), key_.public_key());
+}
+
+TEST_F(TrackerLinkTest, TheListenerForClientsIsToldFromTheOneForNodes) {
+  wire::ControlError refusal;
+  TrackerLink link({"http://" + server_->address(), identity_, {}},
+                   std::make_shared<TrackerLink::Pin>(std::nullopt));
+  const auto body = link.call(wire::kJoinRoute, "{}", std::chrono::seconds(5), refusal);
+  EXPECT_THAT(std::string(message_of(body.status())), HasSubstr("no listener for nodes"));
+  EXPECT_THAT(std::string(message_of(body.status())), HasSubstr("8070"));
 }
 
 TEST(CheckDirectives, OnlyTheTrackersOwnSignatureOverTheTextCounts) {
