@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iomanip>
 
 #include "common/identity/join_key.h"
 #include "common/net/address.h"
@@ -58,6 +60,27 @@ Status check_quantization(const NodeSettings& values) {
   return absl::OkStatus();
 }
 
+/// Reads --join-key-file, which keeps the key out of the list of processes, and checks the key.
+Status check_join_key(NodeSettings& values) {
+  std::string from = "--join-key";
+  if (!values.join_key_file.empty()) {
+    if (!values.join_key.empty()) {
+      return error(StatusCode::kInvalidArgument,
+                   "--join-key (or MESHNET_JOIN_KEY) and --join-key-file exclude each other: give one");
+    }
+    from = "--join-key-file " + values.join_key_file;
+    std::ifstream in(values.join_key_file);
+    constexpr int kLongest = 256;  // more is no key
+    if (!(in >> std::setw(kLongest) >> values.join_key)) {
+      return error(StatusCode::kInvalidArgument,
+                   "{} cannot be read or is empty: it should have the text in the tracker's --join-key-file",
+                   from);
+    }
+  }
+  if (values.join_key.empty()) return absl::OkStatus();
+  return with_context(JoinKey::parse(values.join_key).status(), from);
+}
+
 Status check_addresses(NodeSettings& values) {
   MESH_ASSIGN_OR_RETURN(const net::HostPort listen, net::HostPort::parse(values.listen));
   const std::string host = listen.host == "localhost" ? "127.0.0.1" : listen.host;
@@ -70,8 +93,8 @@ Status check_addresses(NodeSettings& values) {
   if (!loopback && values.join_key.empty()) {
     return error(
         StatusCode::kInvalidArgument,
-        "--listen {} can be reached from other machines, so a join key is needed: give --join-key (or "
-        "MESHNET_JOIN_KEY) with the text in the tracker's --join-key-file, or listen on 127.0.0.1",
+        "--listen {} can be reached from other machines, so a join key is needed: give --join-key-file with "
+        "a copy of the tracker's, or its text as MESHNET_JOIN_KEY, or listen on 127.0.0.1",
         values.listen);
   }
   if (values.advertise.empty() && *kind == net::AddressKind::kReserved && !values.tracker.empty()) {
@@ -89,8 +112,12 @@ Status check_addresses(NodeSettings& values) {
 void declare_node_settings(config::Settings& settings, NodeSettings& values) {
   settings.group("Every day")
       .text("tracker", values.tracker, "URL of the tracker's mesh listener, such as http://10.0.0.1:8070")
-      .secret("join-key", values.join_key,
-              "the text in the tracker's --join-key-file; pins the tracker's key")
+      .secret(
+          "join-key", values.join_key,
+          "the text in the tracker's --join-key-file, which pins the tracker's key; the list of processes "
+          "shows it to others of this machine")
+      .text("join-key-file", values.join_key_file,
+            "the same from a file, such as a copy of the tracker's; no list shows it")
       .text("listen", values.listen, "ADDRESS:PORT for frames of other nodes and openings of the tracker")
       .text("advertise", values.advertise, "HOST:PORT where other nodes reach this one; default: --listen")
       .optional_size("memory", values.memory,
@@ -140,11 +167,9 @@ std::string default_data_dir() {
 Status complete_node_settings(NodeSettings& values) {
   MESH_RETURN_IF_ERROR(check_shard(values));
   MESH_RETURN_IF_ERROR(check_quantization(values));
+  MESH_RETURN_IF_ERROR(check_join_key(values));
   MESH_RETURN_IF_ERROR(check_addresses(values));
   if (!values.tracker.empty()) MESH_RETURN_IF_ERROR(net::Url::parse(values.tracker).status());
-  if (!values.join_key.empty()) {
-    MESH_RETURN_IF_ERROR(with_context(JoinKey::parse(values.join_key).status(), "--join-key"));
-  }
   if (values.data_dir.empty()) values.data_dir = default_data_dir();
   if (values.cache_dir.empty()) values.cache_dir = home_folder("XDG_CACHE_HOME", "/.cache") + "/meshnet";
   return absl::OkStatus();

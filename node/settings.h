@@ -25,7 +25,8 @@ struct NodeSettings {
   std::vector<std::string> quantization = {"bfloat16"};
   std::string cache_dir;
   std::string data_dir;
-  std::string join_key;
+  std::string join_key;  ///< complete_node_settings() reads it from join_key_file when that is given
+  std::string join_key_file;
   std::string wire_codec = "auto";
   std::string allow_peers;
   std::string model_id;

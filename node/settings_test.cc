@@ -2,6 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 
 namespace mesh {
 namespace {
@@ -57,6 +61,24 @@ TEST(NodeSettings, ABrokenJoinKeyIsAUsageErrorThatDoesNotRepeatIt) {
   EXPECT_EQ(loaded.complete.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(loaded.complete.ToString(), HasSubstr("--join-key"));
   EXPECT_THAT(loaded.complete.ToString(), testing::Not(HasSubstr("secret.words")));
+}
+
+TEST(NodeSettings, AJoinKeyComesFromAFileToo) {
+  const std::string file = testing::TempDir() + "meshnet-join-key-" + std::to_string(::getpid());
+  const std::vector<std::string> base{"--tracker",     "http://10.0.0.1:8070", "--listen",
+                                      "10.0.0.2:8090", "--join-key-file",      file};
+  EXPECT_THAT(load(base).complete.ToString(), HasSubstr("cannot be read"));
+  std::ofstream(file) << kJoinKey << "\n";
+  const Loaded loaded = load(base);
+  EXPECT_TRUE(loaded.complete.ok()) << loaded.complete;
+  EXPECT_EQ(loaded.values.join_key, kJoinKey);
+  auto both = base;
+  both.insert(both.end(), {"--join-key", kJoinKey});
+  EXPECT_THAT(load(both).complete.ToString(), HasSubstr("exclude each other"));
+  std::ofstream(file) << "mesh1.secret.words" << std::string(10'000, 'x');
+  EXPECT_THAT(load(base).complete.ToString(), HasSubstr(file));
+  EXPECT_THAT(load(base).complete.ToString(), testing::Not(HasSubstr("secret.words")));
+  std::filesystem::remove(file);
 }
 
 TEST(NodeSettings, AllAddressesNeedAnAdvertisedOne) {
