@@ -3,6 +3,7 @@
 #include <map>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "node/engine/weights/memory_budget.h"
 
@@ -31,6 +32,7 @@ HostBlocks::HostBlocks(DeviceOps& ops, std::uint64_t budget, AllocationFaults* f
 StatusOr<DeviceMemory> HostBlocks::take(std::uint64_t bytes) {
   DeviceMemory memory;
   {
+    std::vector<DeviceMemory> freed;  // outside of the lock: freeing page-locked memory waits for the device
     const std::lock_guard lock(state_->mutex);
     const std::uint64_t free = state_->budget - state_->used;
     if (bytes > free) {
@@ -48,6 +50,7 @@ StatusOr<DeviceMemory> HostBlocks::take(std::uint64_t bytes) {
     while (!memory && bytes > free - state_->waiting) {
       const auto largest = std::prev(state_->spare.end());
       state_->waiting -= largest->first;
+      freed.push_back(std::move(largest->second));
       state_->spare.erase(largest);
     }
     state_->used += bytes;

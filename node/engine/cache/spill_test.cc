@@ -1,9 +1,11 @@
 #include <gmock/gmock.h>
 
+#include <future>
 #include <map>
 #include <random>
 
 #include "node/engine/cache/stamped_caches_for_test.h"
+#include "node/engine/testing/held_stage.h"
 
 namespace mesh::engine {
 namespace {
@@ -203,6 +205,34 @@ TEST_F(Spilling, UnderRandomUseAndFailuresEverybodyReadsItsOwnTokens) {
   }
   EXPECT_GT(failures, 100u);
   EXPECT_GT(moves, 500u);
+}
+
+/// Host memory that says when it is freed.
+class WatchedHost final : public testing::HeldStageOps {
+ public:
+  StatusOr<DeviceMemory> allocate_host(std::uint64_t bytes) override {
+    MESH_ASSIGN_OR_RETURN(DeviceMemory memory, allocate(bytes));
+    std::byte* const at = memory.get();
+    return DeviceMemory(at, [this, memory = std::move(memory)](std::byte*) { freed(); });
+  }
+  std::function<void()> freed = [] {};
+};
+
+TEST(HostBlocks, NobodyWaitsWhileMemoryOfAnotherSizeIsFreed) {
+  WatchedHost ops;
+  HostBlocks host(ops, 128, nullptr);
+  ASSERT_TRUE(host.take(64).ok());  // and given back
+  std::future<std::uint64_t> looked;
+  bool waited = false;
+  ops.freed = [&] {
+    looked = std::async(std::launch::async, [&] { return host.used(); });
+    waited = looked.wait_for(std::chrono::seconds(10)) != std::future_status::ready;
+  };
+  const auto larger = host.take(100);
+  ops.freed = [] {};
+  ASSERT_TRUE(larger.ok());
+  ASSERT_TRUE(looked.valid()) << "the spare block made room";
+  EXPECT_FALSE(waited);
 }
 
 }  // namespace

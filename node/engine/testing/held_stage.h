@@ -130,7 +130,7 @@ class HeldStage final : public StageForward {
 };
 
 /// Memory of the host and a HeldStage; nothing goes op by op.
-class HeldStageOps final : public DeviceOps {
+class HeldStageOps : public DeviceOps {
  public:
   HeldStage& held() { return stage_; }
   StageForward* stage() override { return &stage_; }
