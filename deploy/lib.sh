@@ -1,6 +1,5 @@
 # Functions of deploy/setup, deploy/demo and tests/run. Sourced with the project's root as the working directory.
 
-MESH_NEEDED_MIB=4000
 HTTPLIB_SHA256=c88f6495da71e778c82c22995b547a92ceb41cc4016f9028df67106a24b9210d
 
 say() { printf '%s\n' "$*" >&2; }
@@ -51,15 +50,39 @@ suite() {
   (. /etc/os-release && printf '%s' "${VERSION_CODENAME:-unknown}")
 }
 
+# needed_mib DEMO TESTS CUDA GPU (0 or 1 each): disk that set-up, the builds and pip's downloads under way take, with what is
+# unpacked: LibTorch 1.2 GiB of 0.5, the compiler 0.3, the GPU's libraries (CUDA's, triton) 3.3 of 2.2.
+needed_mib() {
+  local sum=3000
+  [ "$1" = 0 ] || sum=$((sum + 1000))
+  [ "$2$3" = 00 ] || sum=$((sum + 1700))
+  [ "$2" = 0 ] || sum=$((sum + 5900))
+  [ "$3" = 0 ] || sum=$((sum + 400))
+  [ "$3$4" != 11 ] || sum=$((sum + 5500))
+  echo $sum
+}
+
+# was_set_up TESTS CUDA (0 or 1 each)
+was_set_up() {
+  [ -d build/deps/venv ] && { [ "$1$2" = 00 ] || [ -e build/deps/torch.done ]; } && { [ "$2" = 0 ] || [ -e build/deps/cuda.done ]; }
+}
+
+# check_machine DEMO TESTS CUDA (0 or 1 each)
 check_machine() {
   [ "$(uname -sm)" = "Linux x86_64" ] || usage "this is $(uname -sm); Meshnet builds on Linux x86_64"
   case "$(suite)" in
     bookworm | trixie | noble) ;;
     *) usage "this system is '$(suite)'; deploy/packages.txt knows Debian 12, Debian 13 and Ubuntu 24.04. Install the packages that it lists by hand and set MESH_SKIP_APT=1, or use one of those." ;;
   esac
-  local free
+  local free needed gpu=0
+  has_gpu && gpu=1
   free=$(df -Pm . | awk 'NR == 2 {print $4}')
-  [ -d build/deps/venv ] || [ "$free" -ge $MESH_NEEDED_MIB ] || usage "set-up needs $MESH_NEEDED_MIB MiB under $PWD, $free MiB are free: free some space or clone onto another disk"
+  needed=$(needed_mib "$1" "$2" "$3" $gpu)
+  was_set_up "$2" "$3" || [ "$free" -ge "$needed" ] || usage "set-up needs $needed MiB under $PWD, $free MiB are free: free some space or clone onto another disk"
+}
+
+has_gpu() {
+  [ -e /proc/driver/nvidia/version ]
 }
 
 # The apt packages of the groups given that are not installed yet.

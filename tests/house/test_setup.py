@@ -84,6 +84,28 @@ class Setup(unittest.TestCase):
         self.assertEqual(self.mirror(ubuntu, cloud), "mirror+file:/etc/apt/mirrors/debian.list")
         self.assertEqual(self.mirror(ubuntu), "")
 
+    def test_the_disk_that_is_asked_for_grows_with_what_is_set_up(self):
+        def needed(*flags: int) -> int:
+            return int(self.bash(f"source {ROOT}/deploy/lib.sh; needed_mib {' '.join(map(str, flags))}").stdout)
+        unpacked = 2707 + 641  # MiB of nvidia/ and triton/ as gpu.lock's wheels unpack, beside the torch that is there
+        self.assertEqual(needed(1, 0, 0, 1), 4000)  # README's figures
+        self.assertEqual(needed(1, 1, 1, 0), 12000)
+        self.assertGreaterEqual(needed(0, 0, 1, 1) - needed(0, 0, 1, 0), unpacked + 2100)  # and the downloads under way
+        self.assertLessEqual(needed(0, 0, 1, 1), 11000)
+        self.assertLessEqual(needed(0, 0, 1, 0), 5200)
+
+    def test_too_little_disk_is_said_with_the_sum(self):
+        full = f"source {ROOT}/deploy/lib.sh; df() {{ printf 'head\\ndisk 1 1 4500 1 /\\n'; }}; uname() {{ echo Linux x86_64; }}; suite() {{ echo trixie; }}; has_gpu() {{ true; }}"
+        self.assertEqual(self.bash(f"{full}; check_machine 1 0 0").returncode, 0)
+        ran = self.bash(f"{full}; check_machine 0 0 1")
+        self.assertEqual(ran.returncode, 2)
+        self.assertIn("needs 10600 MiB", ran.stderr)
+        (self.folder / "build" / "deps" / "venv").mkdir(parents=True)
+        self.assertEqual(self.bash(f"{full}; check_machine 0 0 1").returncode, 2, "the demo was set up, not CUDA")
+        for name in ("torch.done", "cuda.done"):
+            (self.folder / "build" / "deps" / name).touch()
+        self.assertEqual(self.bash(f"{full}; check_machine 0 0 1").returncode, 0)
+
     def test_a_build_says_how_many_of_its_steps_are_done(self):
         ran = self.bash(f"source {ROOT}/deploy/lib.sh; printf '[1/300] a.cc\\n[12/345] b.cc\\nwarning\\n' >log; done_of_total log")
         self.assertEqual(ran.stdout, "12 of 345, \n")
