@@ -14,7 +14,10 @@ namespace mesh::wire {
 
 inline constexpr std::string_view kFramesRoute = "/mesh/v1/frames";
 inline constexpr std::string_view kFrameContentType = "application/x-meshnet-frame";
-inline constexpr std::uint64_t kMaxFrameBytes = std::uint64_t{256} << 20;
+/// One segment of most rows and widest, and what stands beside it; senders put more together up to 4 MiB
+/// alone.
+inline constexpr std::uint64_t kMaxFrameBytes =
+    std::uint64_t{2} * kMaxSegmentRows * kMaxHidden + (std::uint64_t{4} << 20);
 inline constexpr std::size_t kFrameHeaderBytes = 12;
 inline constexpr std::size_t kSegmentHeaderBytes = 112;
 

@@ -7,7 +7,9 @@
 
 #include "common/identity/random.h"
 #include "common/net/client.h"
+#include "common/net/test_socket.h"
 #include "common/wire/frame.h"
+#include "common/wire/session_json.h"
 #include "common/wire/token_codec.h"
 #include "node/runtime/test_mesh.h"
 
@@ -40,6 +42,19 @@ class NodeRuntimeTest : public testing::Test {
   TestNode middle_{identity_, {2, 4}};
   TestNode last_{identity_, {4, 6}};
 };
+
+TEST_F(NodeRuntimeTest, BodiesThatNoSenderMakesAreRefusedByTheirLength) {
+  const auto answer = [&](std::string_view path, std::uint64_t length) {
+    net::TestSocket socket(first_.port());
+    EXPECT_TRUE(socket.send("POST " + std::string(path) + " HTTP/1.1\r\nHost: x\r\nContent-Length: " +
+                            std::to_string(length) + "\r\nExpect: 100-continue\r\n\r\n"));
+    return socket.read_until("\r\n").substr(0, 12);
+  };
+  constexpr std::uint64_t kFrame = 138'412'032, kOpening = 67'108'864;  // 132 MiB, 64 MiB
+  EXPECT_EQ(answer(wire::kFramesRoute, kFrame + 1), "HTTP/1.1 413");
+  EXPECT_EQ(answer(wire::kFramesRoute, kFrame), "HTTP/1.1 100");  // go on
+  EXPECT_EQ(answer(wire::kOpenRoute, kOpening + 1), "HTTP/1.1 413");
+}
 
 TEST_F(NodeRuntimeTest, APromptFlowsThroughThreeNodesAndTokensComeStraightBack) {
   TestHead::Session session = this->session();
