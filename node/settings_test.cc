@@ -56,6 +56,16 @@ TEST(NodeSettings, OffLoopbackAJoinKeyIsNeededAndTheMessageSaysHow) {
                   .complete.ok());
 }
 
+TEST(NodeSettings, WhatATrackerElsewhereCannotReachIsRefusedWithTheFix) {
+  EXPECT_THAT(load({"--tracker", "http://10.0.0.1:8070"}).complete.ToString(), HasSubstr("--advertise"));
+  EXPECT_THAT(load({"--tracker", "http://10.0.0.1:8070", "--join-key", kJoinKey, "--listen", "0.0.0.0:8090",
+                    "--advertise", "localhost:8090"})
+                  .complete.ToString(),
+              HasSubstr("cannot reach localhost"));
+  for (const char* here : {"http://127.0.0.1:8070", "http://[::1]:8070", "http://this-machine:8070"})
+    EXPECT_TRUE(load({"--tracker", here}).complete.ok()) << here;
+}
+
 TEST(NodeSettings, ABrokenJoinKeyIsAUsageErrorThatDoesNotRepeatIt) {
   const Loaded loaded = load({"--tracker", "http://127.0.0.1:8070", "--join-key", "mesh1.secret.words"});
   EXPECT_EQ(loaded.complete.code(), StatusCode::kInvalidArgument);

@@ -293,13 +293,24 @@ class TrackerProgram {
     }
     tell(fmt::format("clients: http://{}/v1 (OpenAI API), page: http://{}/", client_server_->address(),
                      client_server_->address()));
-    const std::string key =
-        join_key_ ? fmt::format(" --join-key \"$(cat {})\"", settings_.join_key_file) : std::string();
-    tell(fmt::format("nodes join with: meshnet-node --tracker http://{}{}", settings_.mesh_advertise, key));
+    tell("nodes join with: " + join_line());
     if (join_key_) {
       tell("whoever has the join key may run layers, and can then read the prompts that pass through them");
     }
     if (const Status ready = membership_->ready(); !ready.ok()) tell(std::string(message_of(ready)));
+  }
+
+  /// What a node's owner types; the key stays off the command line, which everybody on that machine can read.
+  std::string join_line() const {
+    std::string line = fmt::format("meshnet-node --tracker http://{}", settings_.mesh_advertise);
+    if (join_key_) line += " --join-key-file " + settings_.join_key_file;
+    const auto at = net::HostPort::parse(settings_.mesh_advertise);
+    const bool elsewhere = at.ok() && at->host != "localhost" && !net::is_loopback(at->host);
+    if (elsewhere) line += " --listen 0.0.0.0:8090 --advertise ADDRESS-OF-THE-NODE:8090";
+    if (settings_.quantization != "bfloat16") line += " --quantization " + settings_.quantization;
+    if (settings_.dtype == "float32") line += " --dtype float32";
+    if (elsewhere && join_key_) line += "  (with a copy of that file)";
+    return line;
   }
 
   void ask_to_end() {

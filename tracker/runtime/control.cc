@@ -2,6 +2,7 @@
 #include "common/identity/signed_message.h"
 #include "common/json/error_fields.h"
 #include "common/net/error_response.h"
+#include "common/net/local_caller.h"
 #include "common/net/url.h"
 #include "node/versions.h"
 #include "tracker/runtime/membership.h"
@@ -49,11 +50,18 @@ StatusOr<std::uint32_t> common_version(const wire::Join& join) {
       kUpgradeRequired);
 }
 
-Status check_facts(const wire::Join& join) {
+Status check_facts(const wire::Join& join, const std::string& remote_ip) {
   const auto address = net::HostPort::parse(join.address);
   if (!address.ok()) {
     return refuse(StatusCode::kInvalidArgument, "bad_message",
                   fmt::format("address '{}' is not HOST:PORT", join.address));
+  }
+  if (!net::is_loopback(remote_ip) && (address->host == "localhost" || net::is_loopback(address->host))) {
+    return refuse(
+        StatusCode::kInvalidArgument, "bad_message",
+        fmt::format("the node calls from {} and says that it is reached at {}, which is every machine's own "
+                    "address: start it with --listen 0.0.0.0:PORT --advertise ADDRESS:PORT",
+                    remote_ip, join.address));
   }
   return absl::OkStatus();
 }
@@ -79,7 +87,7 @@ StatusOr<std::string> Membership::join(const net::Request& request) {
   auto message = wire::parse_join(request.body);
   if (!message.ok()) return named(message.status());
   MESH_ASSIGN_OR_RETURN(const std::uint32_t version, common_version(*message));
-  MESH_RETURN_IF_ERROR(check_facts(*message));
+  MESH_RETURN_IF_ERROR(check_facts(*message, request.remote_ip));
   const auto key = PublicKey::parse(request.headers.get(kKeyHeader));
   if (!key) return refuse(StatusCode::kUnauthenticated, "signature", "the key header is not a key");
   const NodeId node = signer_of(request);

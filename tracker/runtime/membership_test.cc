@@ -105,7 +105,7 @@ class MembershipTest : public testing::Test {
     request.method = "POST";
     request.path = std::string(route);
     request.body = std::move(body);
-    request.remote_ip = "127.0.0.1";
+    request.remote_ip = remote_ip;
     request.principal = node.id().hex();
     request.headers = more;
     request.headers.add(kKeyHeader, node.public_key().hex());
@@ -169,6 +169,7 @@ class MembershipTest : public testing::Test {
   wire::JoinReply last;
   std::uint64_t start = 1;
   std::uint64_t number = 0;
+  std::string remote_ip = "127.0.0.1";
 };
 
 TEST_F(MembershipTest, OpeningsNameTheStampThatTheNodeSentLast) {
@@ -296,6 +297,20 @@ TEST_F(MembershipTest, MalformedMessagesAreRefusedAndTheNextOneWorks) {
   nowhere.address = "nowhere";
   EXPECT_EQ(code(call(wire::kJoinRoute, wire::to_json(nowhere))), "bad_message");
   EXPECT_EQ(join().node, node.id());
+}
+
+TEST_F(MembershipTest, ANodeOfAnotherMachineCannotBeReachedAtALoopbackAddress) {
+  remote_ip = "10.0.0.7";
+  for (const char* address : {"127.0.0.1:9", "localhost:9", "[::1]:9"}) {
+    wire::Join join = join_message();
+    join.address = address;
+    const auto response = call(wire::kJoinRoute, wire::to_json(join));
+    EXPECT_EQ(code(response), "bad_message") << address;
+    EXPECT_THAT(response.body, HasSubstr("--advertise"));
+  }
+  wire::Join reachable = join_message();
+  reachable.address = "10.0.0.7:9";
+  EXPECT_EQ(call(wire::kJoinRoute, wire::to_json(reachable)).status, 200);
 }
 
 TEST_F(MembershipTest, ANodeOfAnotherWireVersionIsToldWhatToInstall) {
