@@ -17,8 +17,11 @@ std::string reason_for(const Board& board, std::size_t model, LayerRange gap) {
   const std::uint64_t need = shard_bytes(what, gap, board.options().budget);
   if (board.nodes().empty()) return fmt::format("no node has joined yet; {} bytes are needed", need);
   if (able == 0) {
-    return fmt::format("no node may load {} ({}, {}); {} bytes are needed", what.name, what.model_type,
-                       what.quantization, need);
+    return fmt::format(
+        "no node may load {}, a {} model in {} with {} arithmetic; {} bytes are needed: start nodes with "
+        "--quantization {} and --dtype {}, of a version that knows {}",
+        what.name, what.model_type, what.quantization, what.compute_type, need, what.quantization,
+        what.compute_type, what.model_type);
   }
   return fmt::format(
       "{} bytes are needed, the emptiest of {} nodes has {} free: start more nodes or give them "

@@ -203,6 +203,7 @@ TEST(Plan, NodesGetOnlyWhatTheyAcceptAndDidNotFailToLoad) {
   EXPECT_THAT(result.target, IsEmpty());
   ASSERT_THAT(result.gaps, SizeIs(1));
   EXPECT_THAT(result.gaps[0].reason, HasSubstr("no node may load"));
+  EXPECT_THAT(result.gaps[0].reason, HasSubstr("--quantization"));
 }
 
 TEST(Plan, EmbeddingAndHeadCountAtTheEnds) {
