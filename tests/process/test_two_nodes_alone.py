@@ -81,6 +81,17 @@ class TwoNodes(unittest.TestCase):
         self.assertIn(b"error", padded[2])
         self.assertEqual(len(hidden_first), rows)
 
+    def test_a_whole_mask_ends_with_its_headers_line(self):
+        for rows, wanted in ((78, 200), (79, 431)):
+            causal = bytes(key <= row for row in range(rows) for key in range(rows))
+            status, _, answer = self.head.call("POST", "/mesh/v1/forward", json.dumps({"ids": [5] * rows}),
+                                               {**JSON, "X-Meshnet-Attn-Mask": base64.b64encode(causal).decode()})
+            self.assertEqual(status, wanted, answer)
+        self.assertIn("8192", json.loads(answer)["error"]["message"])
+        padded = self.head.call("POST", "/mesh/v1/forward", json.dumps({"ids": [5] * 1024}),
+                                {**JSON, "X-Meshnet-Attn-Mask": base64.b64encode(bytes([1] * 1024)).decode()})
+        self.assertEqual(padded[0], 200, padded[2])
+
     def test_bad_input_gets_one_clear_error_and_the_node_goes_on(self):
         good = struct.pack("<256H", *([0x3f80] * 256))
         cases = [
