@@ -114,9 +114,14 @@ class PagedRows {
   cudaError_t tiles(const Bench& bench, int layer) const {
     return tile_attention(bench.launch(), tables_, at(layer), q_, out_, tiles_, total_, splits_, scratch_);
   }
+  /// With the product before it: `weights` [kQkv, kHidden], x [rows, kHidden].
+  cudaError_t heads(const Bench& bench, int layer, const void* weights, const void* x) const {
+    return heads_linear(bench.launch(), {weights, kHidden, x, total_, tables_, at(layer), q_});
+  }
   cudaError_t warpgroups(const Bench& bench, int layer) const {
     return warpgroup_attention(bench.launch(), tables_, at(layer), q_, out_, tiles_, splits_);
   }
+  const void* attended() const { return out_; }
 
  private:
   static constexpr std::size_t kLayer = 2 * std::size_t{kKvBlock} * kKvHeads * kDim;
@@ -150,6 +155,52 @@ void attention(Bench& bench, int sessions, int context, int rows, int splits) {
     if (splits <= 8)
       bench.measure(what + ", warpgroups", 0, 64, [&](int i) { return work.warpgroups(bench, i); });
   }
+}
+
+/// A layer's launches in turn, for `rows` rows after `context`; matrices of several layers.
+void layer_of_rows(Bench& bench, int context, int rows, int splits) {
+  constexpr int kLayersHeld = 8;
+  std::vector<const std::uint16_t*> weights;
+  for (const Shape& shape : kShapes) {
+    weights.push_back(static_cast<std::uint16_t*>(
+        random(std::size_t{kLayersHeld} * std::size_t(shape.out) * std::size_t(shape.in), true, 0.02f)));
+  }
+  const auto matrix = [&](std::size_t which, int layer) {
+    const Shape& shape = kShapes[which];
+    return weights[which] + std::size_t(layer % kLayersHeld) * std::size_t(shape.out) * std::size_t(shape.in);
+  };
+  const PagedRows work(1, context, rows, splits);
+  auto* x = static_cast<float*>(random(std::size_t(rows) * kHidden, false));
+  auto* delta = static_cast<float*>(take(std::size_t{2} * kRows * kHidden * 4));
+  const auto* norm = static_cast<const float*>(random(kHidden, false));
+  void *normed = take(std::size_t(rows) * kHidden * 2), *gated = take(std::size_t(rows) * kInner * 2);
+  const auto add = [&](std::size_t which, int layer, const void* from) {
+    const int parts = tile_parts(bench.launch(), kHidden, kShapes[which].in, rows, 2 * kRows);
+    must(tile_linear(bench.launch(),
+                     {matrix(which, layer), kHidden, kShapes[which].in, from, rows, delta, parts}));
+    return norm_parts(bench.launch(), x, delta, parts, nullptr, norm, 1e-5f, normed, rows, kHidden);
+  };
+  bench.measure(fmt::format("a layer of {} rows after {}", rows, context), 436.2e6, kLayers, [&](int i) {
+    must(work.heads(bench, i, matrix(0, i), normed));
+    must(work.warpgroups(bench, i));
+    must(add(1, i, work.attended()));
+    must(gated_linear(bench.launch(), {matrix(2, i), nullptr, kInner, kHidden, normed, rows, gated}));
+    return add(3, i, gated);
+  });
+  for (const auto* memory : weights) must(cudaFree(const_cast<std::uint16_t*>(memory)));
+}
+
+void heads(Bench& bench) {
+  const std::size_t values = std::size_t{kQkv} * kHidden;
+  const auto* weights = static_cast<const std::uint16_t*>(random(values * kCopies, true, 0.02f));
+  const void* x = random(std::size_t{kRows} * kHidden, true);
+  for (const int rows : {16, 64, 128, 512}) {
+    const PagedRows work(1, 1024, rows, 1);
+    bench.measure(fmt::format("heads, {} rows", rows), static_cast<double>(values * 2), 64, [&](int i) {
+      return work.heads(bench, i, weights + values * std::size_t(i % kCopies), x);
+    });
+  }
+  must(cudaFree(const_cast<std::uint16_t*>(weights)));
 }
 
 void chain(Bench& bench) {
@@ -187,7 +238,7 @@ void rows(Bench& bench, int count) {
 }  // namespace
 }  // namespace mesh::bench
 
-/// Sections to run: products, gated, tiles, chain, attention, rows; none: all.
+/// Sections to run: products, gated, tiles, heads, layer, chain, attention, rows; none: all.
 int main(int argc, char** argv) {
   const std::vector<std::string> sections(argv + 1, argv + argc);
   const auto wanted = [&](const char* section) {
@@ -198,13 +249,18 @@ int main(int argc, char** argv) {
   if (wanted("gated")) mesh::bench::gated_products(bench);
   if (wanted("tiles")) mesh::bench::tiles(bench);
   if (wanted("chain")) mesh::bench::chain(bench);
+  if (wanted("heads")) mesh::bench::heads(bench);
+  if (wanted("layer")) {
+    mesh::bench::layer_of_rows(bench, 1024, 128, 3);
+    mesh::bench::layer_of_rows(bench, 768, 512, 1);
+  }
   if (wanted("attention")) {
     for (const int splits : {1, 2, 4}) mesh::bench::attention(bench, 1, 192, 1, splits);
     for (const int splits : {8, 16, 32}) mesh::bench::attention(bench, 1, 8192, 1, splits);
     for (const int splits : {1, 2, 4}) mesh::bench::attention(bench, 16, 192, 1, splits);
     for (const int splits : {1, 2, 4, 8}) mesh::bench::attention(bench, 16, 8192, 1, splits);
     for (const int splits : {1, 2}) mesh::bench::attention(bench, 64, 192, 1, splits);
-    for (const int splits : {1, 2, 4, 8}) mesh::bench::attention(bench, 1, 1024, 128, splits);
+    for (const int splits : {1, 2, 3, 4, 8}) mesh::bench::attention(bench, 1, 1024, 128, splits);
     for (const int context : {0, 1024}) {
       for (const int splits : {1, 2}) mesh::bench::attention(bench, 1, context, 512, splits);
     }

@@ -339,12 +339,29 @@ class Stage final : public StageForward {
                    layer_bytes * static_cast<std::int64_t>(index)}};
   }
 
+  /// What the layer's rows are to attention, of rows that are normalised: at once where all rows are of
+  /// tiles.
+  void prepare_heads(const LinearWeight& weight, const AttentionRows& attention, const Plan& plan) {
+    StepBuffers& to = *buffers_;
+    if (!plan.single && on_tiles(weight, plan.rows) && takes_heads(attention)) {
+      check(heads_linear(launch_, {.weight = own(weight).weight.data_ptr(),
+                                   .in = static_cast<int>(own(weight).in),
+                                   .x = to.normed,
+                                   .rows = plan.rows,
+                                   .tables = to.tables(),
+                                   .attention = attention,
+                                   .q = to.q}));
+      return;
+    }
+    product(weight, to.normed, plan.rows, to.qkv);
+    if (!plan.single) check(append_rows(launch_, to.tables(), attention, to.q, plan.rows));
+  }
+
   void attend(const StageShape& shape, const AttentionRows& attention, const Plan& plan) {
     StepBuffers& to = *buffers_;
     Launch launch = launch_;
     launch.halves = plan.streams_codes;
     const StepTables tables = to.tables();
-    if (!plan.single) check(append_rows(launch_, tables, attention, to.q, plan.rows));
     if (plan.single || !options_.tensor_cores) {
       check(row_attention(launch, tables, attention, plan.single ? nullptr : to.q, to.attended, plan.rows,
                           plan.splits, to.scratch));
@@ -415,6 +432,7 @@ class Stage final : public StageForward {
         const float* down_bias = bias_of(own(*layer.mlp_out));
         stream(model, *layer.qkv, nullptr, to.x, layer.attention_norm, rows, StreamStore::kAssign, to.qkv);
         launch_.overlap = options_.overlap;
+        if (!plan.single) check(append_rows(launch_, to.tables(), attention, to.q, rows));
         attend(model.shape, attention, plan);
         stream(model, *layer.attention_out, out_bias, to.attended, nullptr, rows, StreamStore::kAdd, to.x);
         stream(model, *layer.mlp_in, in_bias, to.x, layer.mlp_norm, rows, StreamStore::kSiluMul, to.gated);
@@ -423,7 +441,7 @@ class Stage final : public StageForward {
       }
       add_and_norm(model, pending, layer.attention_norm, rows);
       launch_.overlap = options_.overlap;
-      product(*layer.qkv, to.normed, rows, to.qkv);
+      prepare_heads(*layer.qkv, attention, plan);
       attend(model.shape, attention, plan);
       add_product(*layer.attention_out, to.attended, rows, pending);
       add_and_norm(model, pending, layer.mlp_norm, rows);

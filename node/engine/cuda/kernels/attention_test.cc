@@ -5,7 +5,7 @@
 #include <random>
 
 #include "node/engine/cuda/kernels/device_array.h"
-#include "node/engine/cuda/kernels/kernels.h"
+#include "node/engine/cuda/kernels/tile_linear.h"
 
 namespace mesh::engine::cuda {
 namespace {
@@ -67,7 +67,7 @@ class PagedAttention : public ::testing::TestWithParam<AttentionCase> {
       addresses.push_back(reinterpret_cast<std::byte*>(memory_->data() + 2 * block_values_ * index));
     }
     qkv_.resize((rows_ + 1) * all_heads() * dim());
-    for (double& value : qkv_) value = static_cast<float>(normal());
+    for (double& value : qkv_) value = widened(bf16(normal()));
     bias_.resize(all_heads() * dim()), query_norm_.resize(dim()), key_norm_.resize(dim());
     for (auto* values : {&bias_, &query_norm_, &key_norm_}) {
       for (double& value : *values) value = static_cast<float>(normal());
@@ -201,6 +201,22 @@ class PagedAttention : public ::testing::TestWithParam<AttentionCase> {
     EXPECT_EQ(off, 0u);
   }
 
+  /// A product whose rows are qkv: x the identity, the matrix qkv.
+  struct HeadsProduct {
+    int in;
+    std::vector<std::uint16_t> weight, x;
+  };
+  HeadsProduct heads_product() const {
+    const std::size_t in = (rows_ + 8) / 8 * 8, all = all_heads() * dim();
+    HeadsProduct product{static_cast<int>(in), std::vector<std::uint16_t>(all * in),
+                         std::vector<std::uint16_t>((rows_ + 1) * in)};
+    for (std::size_t row = 0; row <= rows_; ++row) {
+      product.x[row * in + row] = bf16(1);
+      for (std::size_t i = 0; i < all; ++i) product.weight[i * in + row] = bf16(qkv_[row * all + i]);
+    }
+    return product;
+  }
+
   void append_and_attend() {
     for (const Part& part : c().parts) {
       if (part.rows != 1) GTEST_SKIP() << "rows of one session";
@@ -306,6 +322,67 @@ TEST_P(PagedAttention, TilesAttendOnWarpgroups) {
   }
 }
 
+TEST_P(PagedAttention, ProductsLeaveHeadsAsAppendedRowsAre) {
+  if (!warpgroups_) GTEST_SKIP() << "needs compute capability 9.0";
+  if (!takes_heads(rows_of_)) GTEST_SKIP() << "heads without a norm that are rotated whole";
+  const std::size_t query = static_cast<std::size_t>(c().heads) * dim();
+  const HeadsProduct product = heads_product();
+  DeviceArray<std::uint16_t> weights(product.weight), x(product.x), q((rows_ + 1) * query);
+  append();
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_EQ(heads_linear(launch_, {weights.data(), product.in, x.data(), static_cast<int>(rows_) + 1,
+                                     tables_, rows_of_, q.data()}),
+              cudaSuccess);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    expect_cache();
+    const std::vector<std::uint16_t> queries = q.host();
+    for (std::size_t row = 0; row < rows_; ++row) {
+      for (std::size_t head = 0; head < static_cast<std::size_t>(c().heads); ++head) {
+        const Values expected = prepared(row, head);
+        for (std::size_t d = 0; d < dim(); ++d) {
+          ASSERT_NEAR(widened(queries[row * query + head * dim() + d]), expected[d],
+                      std::abs(expected[d]) * 0x1p-8 + 1e-5)
+              << "row " << row << " head " << head << " value " << d;
+        }
+      }
+    }
+  }
+}
+
+/// A launch that begins early must still see what the one ahead of it wrote: rows of two kinds in turn.
+TEST_P(PagedAttention, OverlappingProductsAndTilesGiveTheSameBits) {
+  if (!warpgroups_) GTEST_SKIP() << "needs compute capability 9.0";
+  if (c().head_dim < 64 || !takes_heads(rows_of_)) GTEST_SKIP() << "heads of 64 and 128, rotated whole";
+  const std::size_t query = static_cast<std::size_t>(c().heads) * dim(), values = (rows_ + 1) * query;
+  const HeadsProduct product = heads_product();
+  std::vector<std::uint16_t> other = product.x;
+  std::ranges::rotate(other, other.begin() + product.in);
+  DeviceArray<std::uint16_t> weights(product.weight), x(product.x), y(other), q(values);
+  ASSERT_EQ(cudaStreamCreate(&launch_.stream), cudaSuccess);
+  const auto run = [&](bool overlap) {
+    launch_.overlap = overlap;
+    std::vector<std::unique_ptr<DeviceArray<std::uint16_t>>> out;
+    for (int i = 0; i < 8; ++i) out.push_back(std::make_unique<DeviceArray<std::uint16_t>>(values));
+    for (int i = 0; i < 8; ++i) {
+      EXPECT_EQ(heads_linear(launch_, {weights.data(), product.in, i % 2 == 0 ? x.data() : y.data(),
+                                       static_cast<int>(rows_) + 1, tables_, rows_of_, q.data()}),
+                cudaSuccess);
+      EXPECT_EQ(
+          warpgroup_attention(launch_, tables_, rows_of_, q.data(), out[static_cast<std::size_t>(i)]->data(),
+                              static_cast<int>(tile_count_), std::min(c().splits, kMostCluster)),
+          cudaSuccess);
+    }
+    EXPECT_EQ(cudaStreamSynchronize(launch_.stream), cudaSuccess);
+    std::vector<std::vector<std::uint16_t>> bits;
+    for (const auto& one : out) bits.push_back(one->host());
+    return bits;
+  };
+  const auto expected = run(false);
+  EXPECT_NE(expected[0], expected[1]);
+  EXPECT_EQ(run(true), expected);
+  cudaStreamDestroy(launch_.stream);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Shapes, PagedAttention,
     ::testing::Values(AttentionCase{4, 2, 32, 16, 0, 1, false, true, {{1, 0}, {1, 5}, {1, 300}}},
@@ -322,7 +399,12 @@ INSTANTIATE_TEST_SUITE_P(
                       AttentionCase{4, 2, 32, 16, 20, 2, false, false, {{70, 0}, {1, 33}, {128, 130}}},
                       AttentionCase{9, 3, 64, 32, 0, 1, false, false, {{128, 200}, {3, 0}}},
                       AttentionCase{8, 2, 128, 64, 0, 2, true, true, {{100, 0}, {64, 448}, {5, 127}}},
-                      AttentionCase{8, 2, 128, 64, 150, 1, false, false, {{130, 300}}}));
+                      AttentionCase{8, 2, 128, 64, 150, 1, false, false, {{130, 300}}},
+                      AttentionCase{32, 8, 128, 64, 0, 1, false, true, {{120, 60}, {7, 1000}}},
+                      AttentionCase{28, 4, 128, 64, 0, 1, false, false, {{40, 3}, {23, 120}}},
+                      AttentionCase{60, 6, 128, 64, 0, 1, false, true, {{60, 70}}},
+                      AttentionCase{64, 8, 128, 64, 0, 1, false, false, {{100, 100}}},
+                      AttentionCase{9, 3, 64, 32, 0, 1, false, true, {{300, 0}, {211, 130}}}));
 
 }  // namespace
 }  // namespace mesh::engine::cuda

@@ -152,6 +152,10 @@ cudaError_t gated_linear(const Launch& launch, const GatedLinear& linear) {
   for (const Choice& choice : kChoices) {
     if (most(choice.inner) < most(best->inner)) best = &choice;
   }
+  // More than 64 rows take longer to bring twice to a multiprocessor than matrices win by two blocks there.
+  const int tiles = (linear.inner + kGatedWidth - 1) / kGatedWidth,
+            busiest = (tiles + launch.processors - 1) / launch.processors * kGatedWidth;
+  if (linear.rows > 64 && busiest <= 2 * most(best->inner)) return gated_tiles(launch, linear);
   return best->launch(launch, linear);
 }
 

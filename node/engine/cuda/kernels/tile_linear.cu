@@ -1,15 +1,25 @@
 #include "node/engine/cuda/kernels/tile_linear.h"
 
 #include <algorithm>
+#include <bit>
+#include <type_traits>
 
 #include "node/engine/cuda/kernels/launch.cuh"
-#include "node/engine/cuda/kernels/tile_products.cuh"
+#include "node/engine/cuda/kernels/tile_heads.cuh"
 
 // Which tiles: as many as there are multiprocessors, or a little less than a multiple. Blocks go through the
 // inputs in step, so that L2 sends once what several of them read; above 128 rows two blocks share the copies
 // of their outputs' part of the matrix besides.
 namespace mesh::engine::cuda {
 namespace {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+struct NoHeads {
+  __device__ NoHeads(const TileProduct&, int) {}
+};
+template <class Shape>
+using Heads = std::conditional_t<Shape::kStore == TileStore::kHeads, TileHeads<Shape>, NoHeads>;
+#endif
 
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
@@ -27,19 +37,29 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   if constexpr (Shape::kCluster > 1) join_cluster();
   __syncthreads();
   let_next_launch_begin();
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  Heads<Shape> heads(product, lane);
   if (threadIdx.x == Shape::kAsker) {
     ask_for_tiles<Shape>(weights, rows, stages, product, first_turn, step, rank);
   } else {
+    if constexpr (Shape::kStore == TileStore::kHeads) {
+      const TileTurn<Shape> work(product, first_turn, rank);
+      if (threadIdx.x < Shape::kAsker) heads.begin(work, work.row + warp * 16 + lane / 4);
+    }
     wait_for_previous_launch();
   }
   if (threadIdx.x < Shape::kAsker) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
     float sums[Shape::kColumns / 2];
     for (int turn = first_turn; turn < product.turns(); turn += step) {
       const TileTurn<Shape> work(product, turn, rank);
+      const int first_row = work.row + warp * 16 + lane / 4;
+      if constexpr (Shape::kStore == TileStore::kHeads) {
+        if (turn != first_turn) heads.begin(work, first_row);
+      }
       multiply_tile<Shape>(sums, stages, work.pieces);
-      const int first_row = work.row + static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
-      if constexpr (Shape::kGated) {
+      if constexpr (Shape::kStore == TileStore::kHeads) {
+        heads.store(sums);
+      } else if constexpr (Shape::kGated) {
         store_gated<Shape>(sums, product, work, first_row, lane % 4 * 2);
       } else {
         store_sums<Shape>(sums, product, work, first_row, lane % 4 * 2);
@@ -59,9 +79,15 @@ cudaError_t launch_tiles(const Launch& launch, TileProduct product, const void* 
   CUtensorMap weights, rows;
   constexpr int kCluster = Shape::kCluster;
   product.box_rows = std::min(over(product.rows, 8) * 8, Shape::kRows);
-  const TensorBox box =
-      Shape::kGated ? TensorBox{Shape::kWidth, 2 / kCluster} : TensorBox{Shape::kWidth / kCluster, 1};
-  cudaError_t error = describe(weights, weight, product.in, product.out, Shape::kGated ? 2 : 1, box);
+  cudaError_t error = cudaSuccess;
+  if constexpr (Shape::kStore == TileStore::kHeads) {
+    const int half = product.attention.kv.head_dim / 2;
+    error = describe(weights, weight, product.in, half, product.out / half, {Shape::kPairs, 2});
+  } else if constexpr (Shape::kGated) {
+    error = describe(weights, weight, product.in, product.out, 2, {Shape::kWidth, 2 / kCluster});
+  } else {
+    error = describe(weights, weight, product.in, product.out, 1, {Shape::kWidth / kCluster, 1});
+  }
   if (error == cudaSuccess) error = describe(rows, x, product.in, product.rows, 1, {product.box_rows, 1});
   if (error != cudaSuccess) return error;
   product.row_tiles = over(product.rows, Shape::kRows * kCluster);
@@ -90,6 +116,20 @@ Choice choose_width(const Launch& launch, int out, int rows, int parts) {
   return best;
 }
 
+template <TileStore kStore>
+cudaError_t launch_width(const Launch& launch, const TileProduct& product, const void* weight,
+                         const void* x) {
+  const int width = choose_width(launch, product.out, product.rows, product.parts).width;
+  const auto launch_shape =
+      width == 256   ? launch_tiles<TileShape<2, 256, kStore>>
+      : width == 192 ? launch_tiles<TileShape<2, 192, kStore>>
+      : product.rows > 64
+          ? (width == 128 ? launch_tiles<TileShape<2, 128, kStore>> : launch_tiles<TileShape<2, 48, kStore>>)
+      : width == 128 ? launch_tiles<TileShape<1, 128, kStore>>
+                     : launch_tiles<TileShape<1, 48, kStore>>;
+  return launch_shape(launch, product, weight, x);
+}
+
 }  // namespace
 
 int tile_parts(const Launch& launch, int out, int in, int rows, int most_rows) {
@@ -109,23 +149,34 @@ cudaError_t tile_linear(const Launch& launch, const TileLinear& linear) {
   TileProduct product;
   product.out = linear.out, product.in = linear.in, product.rows = linear.rows, product.parts = linear.parts;
   product.y = linear.y;
-  const int width = choose_width(launch, linear.out, linear.rows, linear.parts).width;
-  const auto launch_shape =
-      width == 256   ? launch_tiles<TileShape<2, 256, false>>
-      : width == 192 ? launch_tiles<TileShape<2, 192, false>>
-      : linear.rows > 64
-          ? (width == 128 ? launch_tiles<TileShape<2, 128, false>> : launch_tiles<TileShape<2, 48, false>>)
-      : width == 128 ? launch_tiles<TileShape<1, 128, false>>
-                     : launch_tiles<TileShape<1, 48, false>>;
-  return launch_shape(launch, product, linear.weight, linear.x);
+  return launch_width<TileStore::kSums>(launch, product, linear.weight, linear.x);
+}
+
+bool takes_heads(const AttentionRows& attention) {
+  const int pairs = attention.preparation.pairs;
+  return attention.preparation.query_norm == nullptr && 2 * pairs == attention.kv.head_dim &&
+         (pairs == 16 || pairs == 32 || pairs == 64);
+}
+
+cudaError_t heads_linear(const Launch& launch, const HeadsLinear& linear) {
+  if (linear.rows < 1 || linear.in % 8 != 0 || !takes_heads(linear.attention)) return cudaErrorInvalidValue;
+  TileProduct product;
+  product.out = (linear.attention.heads + 2 * linear.attention.kv.kv_heads) * linear.attention.kv.head_dim;
+  product.in = linear.in, product.rows = linear.rows, product.y = linear.q;
+  product.tables = linear.tables, product.attention = linear.attention;
+  product.half_bits = std::countr_zero(static_cast<unsigned>(linear.attention.preparation.pairs));
+  return launch_width<TileStore::kHeads>(launch, product, linear.weight, linear.x);
 }
 
 cudaError_t gated_tiles(const Launch& launch, const GatedLinear& linear) {
+  using Few = TileShape<2, 2 * kGatedWidth, TileStore::kGated, 1>;
+  using Many = TileShape<2, 2 * kGatedWidth, TileStore::kGated>;
   if (linear.rows < 1 || linear.in % 8 != 0 || linear.inner % 8 != 0) return cudaErrorInvalidValue;
   TileProduct product;
   product.out = linear.inner, product.in = linear.in, product.rows = linear.rows;
   product.bias = linear.bias, product.y = linear.y;
-  return launch_tiles<TileShape<2, 224, true>>(launch, product, linear.weight, linear.x);
+  if (linear.rows <= Few::kRows) return launch_tiles<Few>(launch, product, linear.weight, linear.x);
+  return launch_tiles<Many>(launch, product, linear.weight, linear.x);
 }
 
 }  // namespace mesh::engine::cuda

@@ -24,7 +24,22 @@ cudaError_t tile_linear(const Launch& launch, const TileLinear& linear);
 /// most_rows.
 int tile_parts(const Launch& launch, int out, int in, int rows, int most_rows);
 
-/// gated_linear of any number of rows, for more than kGatedRows.
+/// append_rows of W·x in one launch, where takes_heads(attention): no norm of heads, and all of a head is
+/// rotated. attention.qkv is not used.
+struct HeadsLinear {
+  const void* weight = nullptr;  ///< [(heads + 2 kv_heads) · head_dim, in] bfloat16
+  int in = 0;                    ///< a multiple of 8
+  const void* x = nullptr;       ///< [rows, in] bfloat16
+  int rows = 0;
+  StepTables tables;
+  AttentionRows attention;
+  void* q = nullptr;  ///< [rows, heads · head_dim] bfloat16
+};
+bool takes_heads(const AttentionRows& attention);
+cudaError_t heads_linear(const Launch& launch, const HeadsLinear& linear);
+
+inline constexpr int kGatedWidth = 112;  ///< outputs of a tile of gated_tiles
+/// gated_linear by tiles for one block a multiprocessor: of any number of rows.
 cudaError_t gated_tiles(const Launch& launch, const GatedLinear& linear);
 
 /// x [rows, hidden] += the `count` parts [count, rows, hidden] in their order + bias (may be null), then out

@@ -13,13 +13,21 @@ namespace mesh::engine::cuda {
 
 inline constexpr int kPieceInputs = kBoxColumns;
 
-/// kColumns of the product: with kGated the first half of them gates, the others ups.
-template <int kGroups_, int kColumns_, bool kGated_>
+enum class TileStore {
+  kSums,
+  kGated,  ///< the first half of a tile's columns are gates, the others ups
+  kHeads,  ///< heads, prepared, for attention: a head's values that are rotated together are in one tile
+};
+
+/// kColumns of the product.
+template <int kGroups_, int kColumns_, TileStore kStore_, int kCluster_ = (kColumns_ > 128 ? 2 : 1)>
 struct TileShape {
   static constexpr int kGroups = kGroups_, kColumns = kColumns_, kRows = kGroups * 64;
-  static constexpr bool kGated = kGated_;
+  static constexpr TileStore kStore = kStore_;
+  static constexpr bool kGated = kStore == TileStore::kGated;
   static constexpr int kWidth = kGated ? kColumns / 2 : kColumns;  ///< outputs of a tile
-  static constexpr int kCluster = kColumns > 128 ? 2 : 1;          ///< blocks with the same outputs
+  static constexpr int kCluster = kCluster_;                       ///< blocks with the same outputs
+  static constexpr int kPairs = kColumns == 48 ? 8 : 16;  ///< kHeads: values that are rotated, in a copy
   static constexpr int kAsker = kGroups * 128, kThreads = kAsker + 32;
   static constexpr int kWeightBytes = kColumns * kPieceInputs * 2;
   static constexpr int kStageBytes = kWeightBytes + kRows * kPieceInputs * 2;
@@ -34,6 +42,10 @@ struct TileProduct {
   int box_rows = 0;                     ///< that a copy brings: less than a tile's if there are no more
   const float* bias = nullptr;          ///< gated alone: [2 · out] or null
   void* y = nullptr;
+  StepTables tables = {};  ///< this and what follows: of heads alone, whose queries go to y
+  AttentionRows attention = {};
+  int half_bits =
+      0;  ///< 2^half_bits pairs of a head: divisions would take longer than what a thread asks for
 
   __host__ __device__ int turns() const { return row_tiles * output_tiles * parts; }
 };
@@ -54,13 +66,34 @@ struct TileTurn {
   __device__ int input(int piece) const { return (first + piece) * kPieceInputs; }
 };
 
+/// A piece of the matrix for kColumns / 2 pairs from `pair` on, of heads of 2^half_bits pairs each: runs of
+/// kPairs pairs, their first values, then the second ones.
+template <class Shape>
+__device__ void ask_for_heads(const TileStages<Shape>& stage, const CUtensorMap& weights, int input, int pair,
+                              int half_bits, int rank) {
+  constexpr int kBytes = 2 * Shape::kPairs * kPieceInputs * 2;
+#pragma unroll
+  for (int run = 0; run < Shape::kColumns / 2 / Shape::kPairs; ++run) {
+    const int first = pair + run * Shape::kPairs, row = first & ((1 << half_bits) - 1),
+              plane = first >> half_bits << 1;
+    if constexpr (Shape::kCluster > 1) {
+      if (run % Shape::kCluster != rank) continue;
+      share_box(stage.weights() + run * kBytes, weights, stage.full(), input, row, plane, kEvictFirst);
+    } else {
+      copy_box(stage.weights() + run * kBytes, weights, stage.full(), input, row, plane, kEvictFirst);
+    }
+  }
+}
+
 /// Of one thread: all turns of the block.
 template <class Shape>
 __device__ void ask_for_tiles(const CUtensorMap& weights, const CUtensorMap& rows, TileStages<Shape> to,
                               const TileProduct& product, int first_turn, int step, int rank) {
   const auto ask_weights = [&](const TileStages<Shape>& stage, int input, int output) {
     expect_bytes(stage.full(), Shape::kWeightBytes + product.box_rows * kPieceInputs * 2);
-    if constexpr (Shape::kCluster == 1) {
+    if constexpr (Shape::kStore == TileStore::kHeads) {
+      ask_for_heads<Shape>(stage, weights, input, output / 2, product.half_bits, rank);
+    } else if constexpr (Shape::kCluster == 1) {
       copy_box(stage.weights(), weights, stage.full(), input, output, 0, kEvictFirst);
     } else {  // half of it to both
       share_box(stage.weights() + rank * (Shape::kWeightBytes / 2), weights, stage.full(), input,
