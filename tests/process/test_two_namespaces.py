@@ -135,8 +135,12 @@ class TwoNamespaces(unittest.TestCase):
         process, log = self.hosts.start_node("keyless", 18090, None)
         self.assertEqual(process.wait(30), 2)
         self.assertIn("--join-key", log.read_text())
-        # Listens on loopback only, so it starts, but the tracker does not let it in.
-        process, log = self.hosts.start_node("unproven", 18091, None, address="127.0.0.1")
+        # On loopback no key is needed, but nobody could reach it there.
+        process, log = self.hosts.start_node("unreachable", 18091, None, address="127.0.0.1")
+        self.assertEqual(process.wait(30), 2)
+        self.assertIn("--advertise", log.read_text())
+        # Listens on loopback only, say behind a forwarded port, so it starts, but the tracker does not let it in.
+        process, log = self.hosts.start_node("unproven", 18091, None, "--advertise", f"{FAR}:18091", address="127.0.0.1")
         self.hosts.wait(lambda: process.poll() is not None, log)
         self.assertEqual(process.returncode, 1, log.read_text())
         secret, pinned = self.hosts.key_file.read_text().strip().split(".")[1:]
