@@ -64,7 +64,7 @@ Status TrackerLink::distrusted(const Status& why, wire::ControlError& refusal) c
 
 Status TrackerLink::refused(std::string_view route, const net::Reply& reply,
                             wire::ControlError& refusal) const {
-  const Status status = reply.as_status();
+  Status status = reply.as_status();
   const auto parsed = wire::parse_control_error(reply.body);
   const auto signer =
       verify_message(route, reply.body, reply.headers.get(kKeyHeader), reply.headers.get(kSignatureHeader));
