@@ -60,6 +60,23 @@ bool Connection::wait_to_receive(TimePoint deadline) {
   return wait(POLLIN, deadline) != 0;
 }
 
+bool Connection::wait_for_request(TimePoint deadline) {
+  const SteadyClock clock;
+  bool came = false;
+  if (const auto window = requests_.next(clock.now()); window && window->from < deadline) {
+    came = wait_to_receive(window->from);
+    if (!came) {
+      pollfd entry{socket, POLLIN, 0};
+      const auto end = ArrivalClock::poll(std::min(window->until, deadline),
+                                          [&entry] { return ::poll(&entry, 1, 0) > 0; });
+      requests_.polled(end, clock.now());
+    }
+  }
+  if (!came && !wait_to_receive(deadline)) return false;
+  requests_.arrived(clock.now());
+  return true;
+}
+
 bool Connection::wait_to_send(TimePoint deadline) {
   return wait(POLLOUT | POLLRDHUP, deadline) == POLLOUT;
 }
@@ -67,10 +84,12 @@ bool Connection::wait_to_send(TimePoint deadline) {
 int Connection::wait(int events, TimePoint deadline) {
   while (true) {
     const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
-    if (left <= 0) return 0;
+        std::min<Duration>(deadline - std::chrono::steady_clock::now(), std::chrono::minutes(1));
+    if (left <= Duration{}) return 0;
+    const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
+    const timespec patience{seconds.count(), std::chrono::nanoseconds(left - seconds).count()};
     pollfd entry{socket, static_cast<short>(events), 0};
-    const int ready = ::poll(&entry, 1, static_cast<int>(std::min<long long>(left, 60'000)));
+    const int ready = ::ppoll(&entry, 1, &patience, nullptr);
     if (ready > 0) return entry.revents & events;
     if (ready < 0 && errno != EINTR) return 0;
   }

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/base/arrivals.h"
 #include "common/base/clock.h"
 #include "common/net/message.h"
 
@@ -39,6 +40,8 @@ class Connection final : public ClientWatch {
   /// Waits until something came or the client ended its side; false at the deadline or when the socket
   /// failed.
   bool wait_to_receive(TimePoint deadline);
+  /// The same for a next request's first byte: polls for it while requests come steadily.
+  bool wait_for_request(TimePoint deadline);
   /// Waits for room to send; false at the deadline, when the socket failed and when the client left.
   bool wait_to_send(TimePoint deadline);
 
@@ -60,6 +63,7 @@ class Connection final : public ClientWatch {
   /// What of `events` came; 0 at the deadline or when the socket failed.
   int wait(int events, TimePoint deadline);
 
+  ArrivalClock requests_;  ///< a worker's
   std::atomic<bool> gone_{false};
   std::mutex action_mutex_;
   std::function<void()> action_;

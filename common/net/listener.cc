@@ -289,7 +289,9 @@ bool Listener::next_comes_soon(const ConnectionPtr& connection) {
   std::array<char, 16384> buffer;
   while (!stopping_ && connection->input.size() <= limits::kMaxHeadBytes) {
     if (head_size(connection->input)) return true;
-    if (!connection->wait_to_receive(deadline)) return false;
+    const bool came = connection->input.empty() ? connection->wait_for_request(deadline)
+                                                : connection->wait_to_receive(deadline);
+    if (!came) return false;
     const long count = connection->receive(buffer.data(), buffer.size());
     if (count == Connection::kWouldBlock) continue;
     if (count <= 0) return false;  // parked, where the listener's thread sees the end

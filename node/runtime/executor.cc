@@ -48,7 +48,8 @@ bool Executor::begins_at_once(const StepJob& job) const {
   if (waiting_ > 0 || queue_.closed() || !job.orders.empty() || job.work.rows > kRowsAtOnce) return false;
   // Else it might wait for a copy, on the thread that copies.
   if (!caches_.idle()) return false;
-  return job.work.range.empty() || handed_over_.contains({job.shard.get(), job.work.range});
+  if (job.work.range.empty()) return true;
+  return job.work.identity == last_model_ && handed_over_.contains({job.shard.get(), job.work.range});
 }
 
 bool Executor::run(StepJob job) {
@@ -112,6 +113,7 @@ void Executor::wait_for_steps() {
 void Executor::step(StepJob job) {
   give_out(job.orders);
   pass(faults_, FaultPoint::kBeforeCompute);
+  if (!job.work.range.empty()) last_model_ = job.work.identity;
   Begun begun = begin(job);
   const std::pair of(job.shard.get(), job.work.range);
   if (begun.step == nullptr || begun.step->ended() || !finisher_.joinable()) {

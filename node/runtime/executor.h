@@ -83,7 +83,7 @@ class Executor {
   void loop();
   void finish_loop();
   /// Whether run() begins it on its own thread, which costs no thread switch: nothing waits before it, and it
-  /// is one or two rows, for a GPU that takes such steps over or to be embedded.
+  /// is one or two rows, to be embedded or for a GPU that takes such steps over and ran this model's last.
   bool begins_at_once(const StepJob& job) const;
   bool push(Job job);
   void step(StepJob job);
@@ -103,6 +103,9 @@ class Executor {
   /// Whose last step did not run in begin(); those of other models do, op by op. Under turn_; never looked
   /// into.
   std::set<std::pair<const engine::Shard*, LayerRange>> handed_over_;
+  /// Whose layers ran last. The first step after another model's may wait for that one's end and for buffers
+  /// of its own shape. Under turn_.
+  ModelIdentity last_model_;
   CacheJobs caches_;
 
   BoundedQueue<Begun> begun_{kCapacity};

@@ -177,10 +177,12 @@ class HeldSteps : public testing::Test {
   HeldSteps() { engine_.set_gate(false); }
   ~HeldSteps() override { engine_.set_gate(true); }
 
-  void run(std::uint64_t id, std::vector<pipeline::CacheOrder> orders = {}, std::uint32_t rows = 1) {
+  void run(std::uint64_t id, std::vector<pipeline::CacheOrder> orders = {}, std::uint32_t rows = 1,
+           const ModelIdentity& model = {}) {
     StepJob job;
     job.shard = shard_;
     job.work.id = id;
+    job.work.identity = model;
     job.work.range = all_;
     job.work.takes_ids = job.work.ends_model = true;
     job.work.rows = rows;
@@ -218,6 +220,26 @@ TEST_F(HeldSteps, AFewRowsAreBegunByTheThreadThatBringsThemOnceTheDeviceHasTaken
   while (id < 1000 && beginner_of(1) != own) std::this_thread::yield();
   EXPECT_EQ(engine_.beginner(), own);
   EXPECT_NE(beginner_of(3), own);
+}
+
+// A device whose step of another model is under way may have to end that first, or lack buffers of this
+// shape.
+TEST_F(HeldSteps, TheFirstStepAfterAnotherModelsIsBegunByTheExecutor) {
+  engine_.set_gate(true);
+  std::uint64_t id = 0;
+  const ModelIdentity one = *ModelIdentity::parse(std::string(64, '1'));
+  const ModelIdentity other = *ModelIdentity::parse(std::string(64, '2'));
+  const auto beginner_of = [&](const ModelIdentity& model) {
+    run(++id, {}, 1, model);
+    EXPECT_EQ(done_.pop()->id, id);
+    return engine_.beginner();
+  };
+  const std::thread::id own = std::this_thread::get_id();
+  for (const ModelIdentity& model : {one, other, one}) {
+    EXPECT_NE(beginner_of(model), own) << model.hex();
+    while (id < 1000 && beginner_of(model) != own) std::this_thread::yield();
+    EXPECT_EQ(engine_.beginner(), own);
+  }
 }
 
 TEST_F(HeldSteps, WhatWaitsIsNotOvertaken) {

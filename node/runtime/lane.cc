@@ -66,7 +66,7 @@ class Lane::Worker {
   bool is_decode() const { return lane_.options_.lane == wire::Lane::kDecode; }
 
   void loop() {
-    while (auto item = lane_.queue_.pop()) {
+    while (auto item = lane_.queue_.pop(turn_)) {
       const bool passes_bulk = is_decode() && !std::holds_alternative<Warm>(*item);
       if (passes_bulk) lane_.options_.precedence->decode_begins();
       std::visit([this](auto& one) { post(one); }, *item);
@@ -175,6 +175,7 @@ class Lane::Worker {
   }
 
   Lane& lane_;
+  LaneQueue<Item>::Turn turn_;
   const SteadyClock clock_;
   wire::HiddenCodec coder_;
   std::mutex client_mutex_;  ///< guards the pointer against cancel()

@@ -11,7 +11,6 @@
 #include <variant>
 #include <vector>
 
-#include "common/base/bounded_queue.h"
 #include "common/base/clock.h"
 #include "common/identity/key_pair.h"
 #include "common/net/client.h"
@@ -19,6 +18,7 @@
 #include "node/node.h"
 #include "node/pipeline/hop_table.h"
 #include "node/runtime/lane_events.h"
+#include "node/runtime/lane_queue.h"
 
 namespace mesh {
 
@@ -88,7 +88,7 @@ class Lane {
 
   const LaneOptions options_;
   LaneEvents& events_;
-  BoundedQueue<Item> queue_{64};
+  LaneQueue<Item> queue_{64};
 
   mutable std::mutex mutex_;
   wire::CodecChooser chooser_;

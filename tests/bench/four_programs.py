@@ -96,6 +96,31 @@ def write_tokenizer(path: pathlib.Path, vocab: int) -> None:
                   "vocab": {token: index for index, token in enumerate(tokens[:vocab])}, "merges": []}}))
 
 
+@contextlib.contextmanager
+def multi_process_service(folder: pathlib.Path):
+    """Runs the GPU's multi-process service for the programs that are started within: their kernels then share the GPU, instead of taking turns."""
+    pipes, logs = folder / "mps-pipes", folder / "mps-logs"
+    pipes.mkdir()
+    logs.mkdir()
+    os.environ |= {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(logs)}
+    try:
+        with subprocess.Popen(["nvidia-cuda-mps-control", "-f"], stdin=subprocess.DEVNULL) as daemon:
+            until = time.monotonic() + 10
+            while not (pipes / "control").exists() and daemon.poll() is None and time.monotonic() < until:
+                time.sleep(0.02)
+            try:
+                yield
+            finally:
+                subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, check=False, timeout=30)
+                try:
+                    daemon.wait(30)
+                except subprocess.TimeoutExpired:
+                    daemon.kill()
+                print("".join(log.read_text() for log in logs.iterdir()), file=sys.stderr)
+    finally:
+        del os.environ["CUDA_MPS_PIPE_DIRECTORY"], os.environ["CUDA_MPS_LOG_DIRECTORY"]
+
+
 class Mesh:
     """A tracker without layers of its own, and nodes that share a model's layers evenly."""
 
@@ -154,6 +179,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=pathlib.Path, help="where the weights are written; default: a temporary folder")
+    parser.add_argument("--mps", action="store_true", help="under the GPU's multi-process service, started for the time of the run")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     config = json.loads(options.config.read_text())
@@ -168,6 +194,8 @@ def main() -> int:
         (model / "config.json").write_text(options.config.read_text())
         write_tokenizer(model / "tokenizer.json", vocab)
         write_weights(model / "model.safetensors", config)
+        if options.mps:
+            stack.enter_context(multi_process_service(folder))
         print(f"weights written in {time.monotonic() - began:.1f} s", flush=True)
         began = time.monotonic()
         meshes = {}
