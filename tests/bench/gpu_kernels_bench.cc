@@ -260,7 +260,9 @@ int main(int argc, char** argv) {
     for (const int splits : {1, 2, 4}) mesh::bench::attention(bench, 16, 192, 1, splits);
     for (const int splits : {1, 2, 4, 8}) mesh::bench::attention(bench, 16, 8192, 1, splits);
     for (const int splits : {1, 2}) mesh::bench::attention(bench, 64, 192, 1, splits);
-    for (const int splits : {1, 2, 3, 4, 8}) mesh::bench::attention(bench, 1, 1024, 128, splits);
+    for (const int context : {128, 256, 384, 512, 1024}) {
+      for (const int splits : {1, 2, 3}) mesh::bench::attention(bench, 1, context, 128, splits);
+    }
     for (const int context : {0, 1024}) {
       for (const int splits : {1, 2}) mesh::bench::attention(bench, 1, context, 512, splits);
     }

@@ -245,7 +245,7 @@ class Stage final : public StageForward {
       const std::int64_t blocks = plan.tiles * shape.kv_heads * ((group + 1) / 2);
       // Blocks of a cluster come together: those of one multiple of two or three find all multiprocessors.
       const std::int64_t room = 3 * launch_.processors / (4 * blocks);
-      if (room == 3) return static_cast<int>(std::clamp<std::int64_t>(keys / 256, 1, room));
+      if (room == 3) return keys < 512 ? 1 : 3;  // two never win on an H200
       return std::min({power(keys / 256), power(room), kMostCluster});
     }
     if (plan.rows > kTileSplitRows) return 1;
