@@ -85,6 +85,7 @@ class TrackerProgram {
     MESH_ASSIGN_OR_RETURN(options.quantization, engine::parse_quantization(settings_.quantization));
     options.manifest_cache = fs::path(settings_.data_dir) / "manifests";
     options.say = [this](std::string_view line) { log_.info("{}", line); };
+    options.go_on = [this] { return !asked_to_end(); };
     auto models = std::make_shared<std::vector<ServedModel>>();
     for (const std::string& spec : settings_.models) {
       MESH_ASSIGN_OR_RETURN(ServedModel model, open_served_model(spec, options));
@@ -377,6 +378,10 @@ int run_tracker(const TrackerSettings& settings, const log::Logger& log) {
   TrackerProgram program(settings, log);
   const Status result = program.run();
   if (result.ok()) return config::kExitDone;
+  if (result.code() == StatusCode::kCancelled) {
+    log.info("ended before all was loaded: {}", message_of(result));
+    return config::kExitDone;
+  }
   std::fprintf(stderr, "meshnet-tracker: %s\n", std::string(message_of(result)).c_str());
   return result.code() == StatusCode::kInvalidArgument ? config::kExitUsage : config::kExitFailed;
 }

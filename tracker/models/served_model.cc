@@ -13,6 +13,37 @@ StatusOr<std::string> optional_file(hub::ModelFiles& files, std::string_view nam
   return files.read_small(name);
 }
 
+/// Says that files are hashed, then how far that is now and then.
+class HashingLines {
+ public:
+  HashingLines(std::string name, const ServeOptions& options) : name_(std::move(name)), options_(options) {}
+
+  bool operator()(const hub::Progress& progress) {
+    const auto now = std::chrono::steady_clock::now();
+    if (options_.say && progress.bytes_total > 0 && now >= next_line_) {
+      next_line_ = now + std::chrono::seconds(10);
+      options_.say(fmt::format("hashing {}: {} of {} MB", name_, progress.bytes_done / 1'000'000,
+                               progress.bytes_total / 1'000'000));
+    }
+    return !options_.go_on || options_.go_on();
+  }
+
+ private:
+  const std::string name_;
+  const ServeOptions& options_;
+  std::chrono::steady_clock::time_point next_line_{};
+};
+
+/// What generation_config.json asks for that sampling here does not do.
+std::string ignored_sampling(const GenerationDefaults& defaults) {
+  std::string names;
+  if (defaults.repetition_penalty.value_or(1.0) != 1.0)
+    names = fmt::format("repetition_penalty {}", *defaults.repetition_penalty);
+  if (defaults.min_p.value_or(0.0) != 0.0)
+    names += fmt::format("{}min_p {}", names.empty() ? "" : ", ", *defaults.min_p);
+  return names;
+}
+
 Status read_texts(hub::ModelFiles& files, gateway::Model& client) {
   MESH_ASSIGN_OR_RETURN(const std::string config, files.read_small(hub::kConfig));
   MESH_ASSIGN_OR_RETURN(const std::string generation, optional_file(files, hub::kGenerationConfig));
@@ -38,17 +69,13 @@ StatusOr<ServedModel> open_model(const std::string& spec, const ServeOptions& op
   MESH_ASSIGN_OR_RETURN(model.profile, engine::read_model_profile(config));
   model.client.name = client_name(spec);
   MESH_RETURN_IF_ERROR(read_texts(*files, model.client));
+  if (const std::string names = ignored_sampling(model.client.defaults); options.say && !names.empty()) {
+    options.say(fmt::format("{}: its generation_config.json asks for {}, which answers here do without",
+                            model.client.name, names));
+  }
 
-  const auto began = std::chrono::steady_clock::now();
-  auto last_line = began;
-  MESH_ASSIGN_OR_RETURN(
-      model.manifest, hub::make_manifest(*files, options.manifest_cache, [&](const hub::Progress& progress) {
-        const auto now = std::chrono::steady_clock::now();
-        if (!options.say || now - last_line < std::chrono::seconds(10)) return;
-        last_line = now;
-        options.say(fmt::format("hashing {}: {} of {} MB", model.client.name, progress.bytes_done / 1'000'000,
-                                progress.bytes_total / 1'000'000));
-      }));
+  MESH_ASSIGN_OR_RETURN(model.manifest, hub::make_manifest(*files, options.manifest_cache,
+                                                           HashingLines(model.client.name, options)));
   model.manifest_text = hub::manifest_json(model.manifest);
   model.compute_type = options.compute_type;
   MESH_ASSIGN_OR_RETURN(model.quantization, model.profile.quantization(options.quantization));

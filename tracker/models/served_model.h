@@ -36,9 +36,11 @@ struct ServeOptions {
   engine::Quantization quantization = engine::Quantization::kNone;
   std::filesystem::path manifest_cache;       ///< hashes of files are kept here
   std::function<void(std::string_view)> say;  ///< progress lines; may be empty
+  std::function<bool()> go_on;                ///< asked while files are hashed; may be empty
 };
 
-/// Opens, hashes and reads PATH_OR_ID[@REVISION]. Errors name the model and what is wrong with it.
+/// Opens, hashes and reads PATH_OR_ID[@REVISION]. Errors name the model and what is wrong with it; kCancelled
+/// when `go_on` says no.
 StatusOr<ServedModel> open_served_model(const std::string& spec, const ServeOptions& options);
 
 /// Sizes for the planner, from the profile. `compute_type` says how wide the KV cache is.
