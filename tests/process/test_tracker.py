@@ -204,7 +204,10 @@ class Clients(Folder):
         self.wait_for_no_session(1)
 
     def test_page_health_and_unknown_routes(self):
-        self.assertIn(b"<title>Meshnet</title>", call(self.shared.port, "GET", "/")[2])
+        page = call(self.shared.port, "GET", "/")[2]
+        self.assertIn(b"<title>Meshnet</title>", page)
+        self.assertEqual(call(self.shared.port, "GET", "/mesh/v1/coverage", headers={"Host": "tracker.example", **self.KEY})[0], 401)
+        self.assertIn(b'reply.status == 401', page, "a browser elsewhere is asked for the admin key")
         self.assertEqual(call(self.shared.port, "GET", "/health")[0], 200)
         self.assertEqual(call(self.shared.port, "GET", "/nothing")[0], 404)
         self.assertEqual(call(self.shared.port, "GET", "/v1/completions")[0], 405)

@@ -17,6 +17,7 @@ textarea,input,select,button{font:inherit;padding:.4rem}textarea{width:100%;box-
 It speaks the OpenAI API under <code>/v1</code>; <a href="/v1/models">models</a>, <a href="/ready">ready</a>.
 The machines that run a prompt's layers can read it.</p>
 <h2>Layers</h2><div id="coverage">…</div>
+<p id="admin" hidden><input id="admin-key" type="password" placeholder="admin key" autocomplete="off"></p>
 <h2>Chat</h2>
 <form id="form"><p><select id="model" aria-label="model"></select>
 <input id="key" type="password" placeholder="API key, if needed" autocomplete="off"></p>
@@ -25,7 +26,7 @@ The machines that run a prompt's layers can read it.</p>
 <p id="answer" aria-live="polite"></p>
 <script>
 const at = id => document.getElementById(id);
-const headers = () => at("key").value ? {Authorization: "Bearer " + at("key").value} : {};
+const headers = (field = "key") => at(field).value ? {Authorization: "Bearer " + at(field).value} : {};
 function fail(text) { at("answer").textContent = text; at("answer").className = "error"; }
 async function models() {
   const reply = await fetch("/v1/models", {headers: headers()});
@@ -33,8 +34,14 @@ async function models() {
   at("model").replaceChildren(...(await reply.json()).data.map(model => new Option(model.id)));
 }
 async function coverage() {
-  const reply = await fetch("/mesh/v1/coverage", {headers: headers()});
-  if (!reply.ok) { at("coverage").textContent = "shown on the tracker's own machine only"; return; }
+  const reply = await fetch("/mesh/v1/coverage", {headers: headers("admin-key")});
+  if (reply.status == 401) {
+    at("admin").hidden = false;
+    at("coverage").textContent = at("admin-key").value ? "this is not the admin key" :
+      "from another machine, or by a name, this needs the tracker's admin key (--admin-key)";
+    return;
+  }
+  if (!reply.ok) { at("coverage").textContent = "not known: " + reply.status; return; }
   const state = await reply.json();
   at("coverage").replaceChildren(...state.models.map(model => {
     const line = document.createElement("p");
@@ -73,6 +80,7 @@ at("form").onsubmit = async event => {
   at("send").disabled = false; at("stop").disabled = true;
 };
 at("key").onchange = models;
+at("admin-key").onchange = coverage;
 models(); coverage(); setInterval(coverage, 2000);
 </script></body></html>
 )html";
