@@ -10,6 +10,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
+/// In answer timeouts: a call waits for one in its node's queue and takes one, so after that it was lost.
+constexpr int kLongestAnswer = 3;
+
 void earlier(std::optional<TimePoint>& first, std::optional<TimePoint> when) {
   if (when && (!first || *when < *first)) first = when;
 }
@@ -92,7 +95,7 @@ void HeadTable::Impl::retry_closings(HeadSession& session, TimePoint now) {
   std::erase_if(session.closings, [&](const auto& entry) { return entry.second.until <= now; });
   for (auto& [number, closing] : session.closings) {
     if (closing.next_try > now) continue;
-    closing.next_try = now + options_.answer_timeout;
+    closing.next_try = now + kLongestAnswer * options_.answer_timeout;
     actions_.push_back(CloseHop{{session.id(), closing.generation, closing.index, number},
                                 closing.to,
                                 {session.id(), closing.generation},

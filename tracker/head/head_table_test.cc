@@ -96,6 +96,20 @@ TEST_F(HeadTableTest, AtTheEndEveryHopIsClosedAndClosingIsRetried) {
   EXPECT_FALSE(table.next_wakeup());
 }
 
+TEST_F(HeadTableTest, NoHopIsAskedToCloseAgainWhileItMayStillAnswer) {
+  run();
+  table.cancel(id, now);
+  ASSERT_EQ(take<CloseHop>().size(), 3u);
+  const TimePoint begin = now;
+  std::vector<CloseHop> again;
+  while (again.empty()) {
+    wait();
+    again = take<CloseHop>();
+  }
+  EXPECT_GT(now - begin, 2 * seconds(2)) << "a wait in the node's queue and a call, 2 s at most each";
+  EXPECT_EQ(again.size(), 3u);
+}
+
 TEST_F(HeadTableTest, ClosingGivesUpWhenTheLeaseIsOver) {
   run();
   table.cancel(id, now);
