@@ -51,7 +51,7 @@ void PeerCalls::post(std::string url, std::string_view route, std::string body, 
 void PeerCalls::work() {
   while (auto job = next()) {
     if (SteadyClock().now() - job->posted > options_.timeout) {
-      ended(job->url, std::nullopt);
+      ended(job->url, false);
       job->done(error(StatusCode::kDeadlineExceeded, "the node was too slow with the calls before this one"));
       continue;
     }
@@ -89,16 +89,15 @@ std::optional<PeerCalls::Job> PeerCalls::next() {
   }
 }
 
-void PeerCalls::ended(const std::string& url, std::optional<bool> reached) {
+void PeerCalls::ended(const std::string& url, bool reached) {
   {
     const std::lock_guard lock(mutex_);
     Peer& peer = peers_.at(url);
     doubtful_ -= peer.doubtful;
     --peer.running;
-    const bool doubtful = reached ? !*reached : peer.doubtful;
-    if (doubtful && !peer.doubtful) doubtful_ += peer.running;
-    if (!doubtful && peer.doubtful) doubtful_ -= peer.running;
-    peer.doubtful = doubtful;
+    if (!reached && !peer.doubtful) doubtful_ += peer.running;
+    if (reached && peer.doubtful) doubtful_ -= peer.running;
+    peer.doubtful = !reached;
   }
   changed_.notify_all();
 }

@@ -53,7 +53,7 @@ class PeerCalls {
   struct Peer {
     std::deque<Job> jobs;
     std::size_t running = 0;
-    bool doubtful = false;  ///< its last call failed
+    bool doubtful = false;  ///< its last call failed, or came to nothing in the queue
     std::vector<std::unique_ptr<net::Client>> idle;
   };
 
@@ -61,8 +61,8 @@ class PeerCalls {
   /// Waits for a call that may begin; nothing when all is done after stop().
   std::optional<Job> next();
   bool may_begin(const Peer& peer) const;
-  /// `reached`: whether the node answered; nothing when it was not asked.
-  void ended(const std::string& url, std::optional<bool> reached);
+  /// `reached`: whether the node answered; false too when there was no time left to ask it.
+  void ended(const std::string& url, bool reached);
   StatusOr<std::string> call(const Job& job, bool& reached);
   StatusOr<std::unique_ptr<net::Client>> borrow(const std::string& url);
   void give_back(const std::string& url, std::unique_ptr<net::Client> client);
