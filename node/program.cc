@@ -156,7 +156,7 @@ class NodeProgram {
     // What the tracker's own kind allows; alone, a node sends to nobody.
     if (settings_.tracker.empty()) return net::AddressPolicy::for_peers_of(net::AddressKind::kLoopback);
     MESH_ASSIGN_OR_RETURN(const net::Url url, net::Url::parse(settings_.tracker));
-    const auto kind = net::classify_address(url.at.host == "localhost" ? "127.0.0.1" : url.at.host);
+    const auto kind = net::classify_host(url.at.host);
     return net::AddressPolicy::for_peers_of(kind.ok() ? *kind : net::AddressKind::kPublic);
   }
 

@@ -8,7 +8,6 @@
 
 #include "common/identity/join_key.h"
 #include "common/net/address.h"
-#include "common/net/local_caller.h"
 #include "common/net/url.h"
 #include "node/engine/models/model_profile.h"
 
@@ -87,7 +86,7 @@ Status check_reachable(const std::string& tracker, const std::string& advertised
   const auto url = net::Url::parse(tracker);
   if (!url.ok() || !net::classify_address(url->at.host).ok() || net::is_loopback(url->at.host))
     return absl::OkStatus();
-  if (advertised != "localhost" && !net::is_loopback(advertised)) return absl::OkStatus();
+  if (!net::is_loopback(advertised)) return absl::OkStatus();
   return error(StatusCode::kInvalidArgument,
                "the tracker is on another machine ({}) and cannot reach {} here: give --listen 0.0.0.0:8090 "
                "--advertise ADDRESS-OF-THIS-MACHINE:8090, and the join key",
@@ -96,8 +95,7 @@ Status check_reachable(const std::string& tracker, const std::string& advertised
 
 Status check_addresses(NodeSettings& values) {
   MESH_ASSIGN_OR_RETURN(const net::HostPort listen, net::HostPort::parse(values.listen));
-  const std::string host = listen.host == "localhost" ? "127.0.0.1" : listen.host;
-  const auto kind = net::classify_address(host);
+  const auto kind = net::classify_host(listen.host);
   if (!kind.ok()) {
     return error(StatusCode::kInvalidArgument,
                  "--listen takes a numeric address and a port, such as 0.0.0.0:8090");
@@ -116,7 +114,7 @@ Status check_addresses(NodeSettings& values) {
                  "reach this one",
                  values.listen);
   }
-  if (values.advertise.empty()) return check_reachable(values.tracker, host);
+  if (values.advertise.empty()) return check_reachable(values.tracker, listen.host);
   MESH_ASSIGN_OR_RETURN(const net::HostPort advertised, net::HostPort::parse(values.advertise));
   return check_reachable(values.tracker, advertised.host);
 }

@@ -10,7 +10,7 @@
 #include "common/host/data_folder_lock.h"
 #include "common/host/end_anyway.h"
 #include "common/host/host_share.h"
-#include "common/net/local_caller.h"
+#include "common/net/address.h"
 #include "common/net/url.h"
 #include "node/agent/memory_parts.h"
 #include "node/signals.h"
@@ -191,7 +191,7 @@ class TrackerProgram {
     options.desk.plan.max_node_layers = static_cast<std::uint32_t>(settings_.max_node_layers);
     options.join_key = join_key_;
     const auto at = net::HostPort::parse(settings_.mesh_listen);
-    const bool local = at.ok() && net::is_loopback(at->host == "localhost" ? "127.0.0.1" : at->host);
+    const bool local = at.ok() && net::is_loopback(at->host);
     // Whoever gave a join key wants it asked for, on this machine too.
     const bool always = !local || join_key_.has_value();
     options.needs_proof = [always](std::string_view) { return always; };
@@ -204,7 +204,7 @@ class TrackerProgram {
   StatusOr<net::AddressPolicy> peer_policy() const {
     if (!settings_.allow_peers.empty()) return net::AddressPolicy::parse(settings_.allow_peers);
     MESH_ASSIGN_OR_RETURN(const net::HostPort at, net::HostPort::parse(settings_.mesh_advertise));
-    const auto kind = net::classify_address(at.host == "localhost" ? "127.0.0.1" : at.host);
+    const auto kind = net::classify_host(at.host);
     return net::AddressPolicy::for_peers_of(kind.ok() ? *kind : net::AddressKind::kPublic);
   }
 
@@ -306,7 +306,7 @@ class TrackerProgram {
     std::string line = fmt::format("meshnet-node --tracker http://{}", settings_.mesh_advertise);
     if (join_key_) line += " --join-key-file " + settings_.join_key_file;
     const auto at = net::HostPort::parse(settings_.mesh_advertise);
-    const bool elsewhere = at.ok() && at->host != "localhost" && !net::is_loopback(at->host);
+    const bool elsewhere = at.ok() && !net::is_loopback(at->host);
     if (elsewhere) line += " --listen 0.0.0.0:8090 --advertise ADDRESS-OF-THE-NODE:8090";
     if (settings_.quantization != "bfloat16") line += " --quantization " + settings_.quantization;
     if (settings_.dtype == "float32") line += " --dtype float32";

@@ -24,8 +24,7 @@ std::string state_folder() {
 /// kReserved for an address that names no single host, such as 0.0.0.0.
 StatusOr<net::AddressKind> kind_of(std::string_view option, const std::string& listen) {
   const auto at = net::HostPort::parse(listen);
-  const auto kind = at.ok() ? net::classify_address(at->host == "localhost" ? "127.0.0.1" : at->host)
-                            : StatusOr<net::AddressKind>(at.status());
+  const auto kind = at.ok() ? net::classify_host(at->host) : StatusOr<net::AddressKind>(at.status());
   if (kind.ok()) return kind;
   return error(StatusCode::kInvalidArgument,
                "--{} {} is not a numeric address and a port, such as 0.0.0.0:8080", option, listen);

@@ -3,14 +3,6 @@
 #include <algorithm>
 
 namespace mesh {
-namespace {
-
-Duration slack(Duration interval) {
-  return std::clamp<Duration>(interval / 8, std::chrono::microseconds(250), std::chrono::milliseconds(1));
-}
-
-}  // namespace
-
 void ArrivalClock::arrived(TimePoint at) {
   intervals_ = {intervals_[1], intervals_[2], at - std::exchange(last_, at)};
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <optional>
@@ -34,6 +35,12 @@ class ArrivalClock {
 
   explicit ArrivalClock(std::size_t cores = std::thread::hardware_concurrency())
       : enough_cores_(cores >= kFewestCores) {}
+
+  /// To either side of when something is due after `interval`, how long to poll for it: a sleeping thread is
+  /// woken up to 0.1 ms late.
+  static Duration slack(Duration interval) {
+    return std::clamp<Duration>(interval / 8, std::chrono::microseconds(250), std::chrono::milliseconds(1));
+  }
 
   void arrived(TimePoint at);
   /// When to poll, while two of the last three intervals were alike: an eighth of them, 0.25 to 1 ms, to

@@ -28,10 +28,8 @@ std::string shown_default(const std::string& value) {
 std::string Settings::sources_help(std::string_view name) {
   return fmt::format(
       "Each setting is also MESHNET_NAME in the environment ({} for --log-level) and `name = value` in the "
-      "file "
-      "of --config, else in\n/etc/meshnet/{}.toml or ~/.config/meshnet/{}.toml. A flag wins over the "
-      "environment, "
-      "that over the file.",
+      "file of --config, else in\n/etc/meshnet/{}.toml or ~/.config/meshnet/{}.toml. A flag wins over the "
+      "environment, that over the file.",
       environment_name("log-level"), name, name);
 }
 

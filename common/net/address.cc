@@ -87,6 +87,15 @@ StatusOr<AddressKind> classify_address(std::string_view ip) {
   return error(StatusCode::kInvalidArgument, "'{:.64}' is not an IP address", ip);
 }
 
+StatusOr<AddressKind> classify_host(std::string_view host) {
+  return classify_address(host == "localhost" ? "127.0.0.1" : host);
+}
+
+bool is_loopback(std::string_view host) {
+  const auto kind = classify_host(host);
+  return kind.ok() && *kind == AddressKind::kLoopback;
+}
+
 AddressPolicy AddressPolicy::any() {
   AddressPolicy policy;
   policy.kinds_ = {AddressKind::kLoopback, AddressKind::kPrivate, AddressKind::kCgnat,

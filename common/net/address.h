@@ -26,6 +26,10 @@ std::string_view to_string(AddressKind kind);
 /// Class of a numeric IPv4 or IPv6 address. IPv4 inside IPv6 (::ffff:0:0/96) has the class of the IPv4
 /// address.
 StatusOr<AddressKind> classify_address(std::string_view ip);
+/// The same for a host as people write it: localhost is loopback, other names are errors.
+StatusOr<AddressKind> classify_host(std::string_view host);
+/// Whether a host is this machine's own loopback.
+bool is_loopback(std::string_view host);
 
 /// Which classes of address a program may connect to when a stranger names the host.
 class AddressPolicy {

@@ -8,6 +8,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
+TEST(ClassifyHost, LocalhostIsLoopbackAndOtherNamesAreNoAddress) {
+  EXPECT_EQ(*classify_host("localhost"), AddressKind::kLoopback);
+  EXPECT_EQ(*classify_host("10.0.0.1"), AddressKind::kPrivate);
+  EXPECT_FALSE(classify_host("example.org").ok());
+  EXPECT_TRUE(is_loopback("localhost") && is_loopback("127.0.0.9") && is_loopback("::1"));
+  EXPECT_FALSE(is_loopback("10.0.0.1") || is_loopback("localhost.example") || is_loopback(""));
+}
+
 TEST(ClassifyAddress, KnowsTheSpecialPurposeRegistry) {
   const std::pair<const char*, AddressKind> cases[] = {
       {"127.0.0.1", AddressKind::kLoopback},

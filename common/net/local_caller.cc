@@ -9,26 +9,14 @@
 namespace mesh::net {
 namespace {
 
-bool is_this_machine(const std::string& host) {
-  return host == "localhost" || is_loopback(host);
-}
-bool names_an_address(const std::string& host) {
-  return host == "localhost" || classify_address(host).ok();
-}
-
 /// HOST or HOST:PORT.
 bool host_is_no_name(std::string_view header) {
   const bool has_port = header.find(':') != std::string_view::npos && !header.ends_with(']');
   const auto at = HostPort::parse(has_port ? std::string(header) : std::string(header) + ":80");
-  return at.ok() && names_an_address(at->host);
+  return at.ok() && classify_host(at->host).ok();
 }
 
 }  // namespace
-
-bool is_loopback(std::string_view ip) {
-  const auto kind = classify_address(ip);
-  return kind.ok() && *kind == AddressKind::kLoopback;
-}
 
 bool is_local_caller(const Request& request) {
   if (!is_loopback(request.remote_ip)) return false;
@@ -40,7 +28,7 @@ bool is_local_caller(const Request& request) {
   const std::string_view origin = request.headers.get("Origin");
   if (origin.empty()) return true;
   const auto page = Url::parse(origin);
-  return page.ok() && is_this_machine(page->at.host);
+  return page.ok() && is_loopback(page->at.host);
 }
 
 }  // namespace mesh::net

@@ -1,8 +1,8 @@
 #include "common/base/version.h"
 #include "common/identity/signed_message.h"
 #include "common/json/error_fields.h"
+#include "common/net/address.h"
 #include "common/net/error_response.h"
-#include "common/net/local_caller.h"
 #include "common/net/url.h"
 #include "node/versions.h"
 #include "tracker/runtime/membership.h"
@@ -56,7 +56,7 @@ Status check_facts(const wire::Join& join, const std::string& remote_ip) {
     return refuse(StatusCode::kInvalidArgument, "bad_message",
                   fmt::format("address '{}' is not HOST:PORT", join.address));
   }
-  if (!net::is_loopback(remote_ip) && (address->host == "localhost" || net::is_loopback(address->host))) {
+  if (!net::is_loopback(remote_ip) && net::is_loopback(address->host)) {
     return refuse(
         StatusCode::kInvalidArgument, "bad_message",
         fmt::format("the node calls from {} and says that it is reached at {}, which is every machine's own "

@@ -40,7 +40,6 @@ void PeerCalls::post(std::string url, std::string_view route, std::string body, 
     Peer& peer = peers_[job.url];
     if (!stopped_ && peer.jobs.size() < options_.queued) {
       peer.jobs.push_back(std::move(job));
-      ++waiting_;
       changed_.notify_one();
       return;
     }
@@ -62,29 +61,33 @@ void PeerCalls::work() {
   }
 }
 
-bool PeerCalls::may_begin(const Peer& peer) const {
+bool PeerCalls::may_begin(const Peer& peer, std::size_t doubtful_calls) const {
   if (peer.jobs.empty()) return false;
   if (!peer.doubtful) return peer.running < kAtOnce;
-  return peer.running == 0 && doubtful_ < std::max<std::size_t>(options_.threads / 2, 1);
+  return peer.running == 0 && doubtful_calls < std::max<std::size_t>(options_.threads / 2, 1);
 }
 
 std::optional<PeerCalls::Job> PeerCalls::next() {
   std::unique_lock lock(mutex_);
   while (true) {
+    std::size_t doubtful_calls = 0;
+    bool some_wait = false;
+    for (const auto& [url, peer] : peers_) {
+      if (peer.doubtful) doubtful_calls += peer.running;
+      some_wait |= !peer.jobs.empty();
+    }
+    if (stopped_ && !some_wait) return std::nullopt;
     auto at = peers_.upper_bound(last_);
     for (std::size_t seen = 0; seen < peers_.size(); ++seen, ++at) {
       if (at == peers_.end()) at = peers_.begin();
       Peer& peer = at->second;
-      if (!may_begin(peer)) continue;
+      if (!may_begin(peer, doubtful_calls)) continue;
       last_ = at->first;
       Job job = std::move(peer.jobs.front());
       peer.jobs.pop_front();
-      --waiting_;
       ++peer.running;
-      doubtful_ += peer.doubtful;
       return job;
     }
-    if (stopped_ && waiting_ == 0) return std::nullopt;
     changed_.wait(lock);
   }
 }
@@ -93,10 +96,7 @@ void PeerCalls::ended(const std::string& url, bool reached) {
   {
     const std::lock_guard lock(mutex_);
     Peer& peer = peers_.at(url);
-    doubtful_ -= peer.doubtful;
     --peer.running;
-    if (!reached && !peer.doubtful) doubtful_ += peer.running;
-    if (reached && peer.doubtful) doubtful_ -= peer.running;
     peer.doubtful = !reached;
   }
   changed_.notify_all();

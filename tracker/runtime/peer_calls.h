@@ -60,7 +60,8 @@ class PeerCalls {
   void work();
   /// Waits for a call that may begin; nothing when all is done after stop().
   std::optional<Job> next();
-  bool may_begin(const Peer& peer) const;
+  /// `doubtful_calls`: calls under way to doubtful peers.
+  bool may_begin(const Peer& peer, std::size_t doubtful_calls) const;
   /// `reached`: whether the node answered; false too when there was no time left to ask it.
   void ended(const std::string& url, bool reached);
   StatusOr<std::string> call(const Job& job, bool& reached);
@@ -73,9 +74,7 @@ class PeerCalls {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, Peer> peers_;
-  std::string last_;          ///< whose call began last; the next one is another's, in turn
-  std::size_t doubtful_ = 0;  ///< calls under way to doubtful peers
-  std::size_t waiting_ = 0;   ///< calls in queues
+  std::string last_;  ///< whose call began last; the next one is another's, in turn
   bool stopped_ = false;
   std::vector<std::thread> threads_;
 };

@@ -259,9 +259,8 @@ class Stage final : public StageForward {
         std::span(batch.sampled).first(std::min<std::size_t>(kHeadBatch, batch.sampled.size()));
     if (first.empty()) return;
     plan.head_rows = padded(static_cast<int>(first.size()));
-    const int rows = std::min(plan.head_rows, static_cast<int>(first.size()));
     plan.head_in_place = Products::can_stream(own(*model.head), plan.head_rows);
-    for (int i = 0; i < rows; ++i) plan.head_in_place &= first[static_cast<std::size_t>(i)].row == i;
+    for (std::size_t i = 0; i < first.size(); ++i) plan.head_in_place &= first[i].row == std::int64_t(i);
   }
 
   /// What the first rows' head gave, and the head of the others.

@@ -3,17 +3,12 @@
 #include <algorithm>
 #include <thread>
 
+#include "common/base/arrivals.h"
+
 namespace mesh::engine::cuda {
 namespace {
 
 constexpr std::size_t kMostKinds = 256;
-/// How long before the expected end a sleeping thread is to wake: the system wakes it up to 0.1 ms late.
-constexpr Duration kLeast = std::chrono::microseconds(250);
-constexpr Duration kMost = std::chrono::milliseconds(1);
-
-Duration poll_time(Duration expected) {
-  return std::clamp<Duration>(expected / 8, kLeast, kMost);
-}
 
 }  // namespace
 
@@ -26,7 +21,7 @@ cudaError_t StepClock::wait(cudaEvent_t event, const StepKind& kind, TimePoint b
     if (const auto found = seen_.find(kind); found != seen_.end()) before = found->second;
   }
   const Duration expected = before.took;
-  const Duration poll = poll_time(expected);
+  const Duration poll = ArrivalClock::slack(expected);
   cudaError_t state = cudaEventQuery(event);
   const bool waits = state == cudaErrorNotReady;
   bool late = false;  // it had ended when the thread woke: when, nobody saw
